@@ -21,9 +21,9 @@ from benchmarks.workloads import workloads
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the selected workloads; returns 1 if an implementation failed, else 0. A missed target is no failure."""
     options = _parser().parse_args(argv)
-    chosen = [_narrowed(w, options.implementations) for w in _chosen(options.only, options.quick)]
+    chosen = [_with_implementations(w, options.implementations) for w in _select(options.only, options.quick)]
     if options.against:
-        chosen = [_against(w, _source(options.against)) for w in chosen]
+        chosen = [_with_other_checkout(w, _source(options.against)) for w in chosen]
     if options.list:
         print("\n".join(f"{w.name:24} {w.title}" for w in chosen))
         return 0
@@ -65,17 +65,17 @@ def _run(workload: Workload, versions: dict[str, dict[str, str]], rounds: int, s
     return compete(ready, workload.parameters, rounds, seconds) + failed
 
 
-def _chosen(only: Sequence[str], quick: bool) -> list[Workload]:
+def _select(only: Sequence[str], quick: bool) -> list[Workload]:
     return [w for w in workloads() if (not only or any(o in w.name for o in only)) and (w.quick or not quick)]
 
 
-def _narrowed(workload: Workload, names: Sequence[str]) -> Workload:
+def _with_implementations(workload: Workload, names: Sequence[str]) -> Workload:
     """Returns the workload with the implementations that have one of `names` in their name; all if `names` is empty."""
     saved = [c for c in workload.implementations if not names or any(n.lower() in c.name.lower() for n in names)]
     return replace(workload, implementations=saved)
 
 
-def _against(workload: Workload, source: Path) -> Workload:
+def _with_other_checkout(workload: Workload, source: Path) -> Workload:
     """Returns the workload with vecrl's implementations only, each also with the vecrl of `source`, and the parts."""
     saved = []
     for implementation in workload.implementations:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -34,31 +34,41 @@ class FaultEnv(gymnasium.Env):
         return np.array([os.getpid(), self._count], float), 1.0, False, False, {}
 
 
+class SteppableEnv(Protocol):
+    """A vector environment of any library. `step` returns the observations first."""
+
+    def reset(self) -> object: ...
+
+    def step(self, actions: np.ndarray, /) -> tuple[Any, ...]: ...
+
+    def close(self, **kwargs: bool) -> object: ...
+
+
 class RecoveryFailedError(Exception):
     """A step did not return in time."""
 
 
-def fault_runs(build: Callable[[], Any], number: int, goes_on: bool) -> Callable[[int], Measurement]:
+def fault_runs(build: Callable[[], SteppableEnv], number: int, must_recover: bool) -> Callable[[int], Measurement]:
     """Returns a run that sends a signal to the worker of environment 0 once per unit, and times the next two steps.
 
     Args:
-        build: creates a vector environment; its `step` returns observations first.
+        build: creates a vector environment.
         number: the signal.
-        goes_on: whether both steps must succeed. If not, the first exception ends the measurement.
+        must_recover: whether both steps must succeed. If not, the first exception ends the measurement.
     """
 
     def run(units: int) -> Measurement:
-        return Measurement(sum(_trigger_fault(build(), number, goes_on) for _ in range(units)), units)
+        return Measurement(sum(_trigger_fault(build(), number, must_recover) for _ in range(units)), units)
 
     return run
 
 
-def _trigger_fault(env: Any, number: int, goes_on: bool) -> float:
+def _trigger_fault(env: SteppableEnv, number: int, must_recover: bool) -> float:
     actions = np.zeros(8, np.int64)
     env.reset()
-    for _ in range(20):
-        obs = env.step(actions)[0]
-    worker_pid = int(obs[0, 0])
+    for _ in range(19):
+        env.step(actions)
+    worker_pid = int(env.step(actions)[0][0, 0])
     signal.signal(signal.SIGALRM, _fail_recovery)
     signal.setitimer(signal.ITIMER_REAL, RECOVERY_TIMEOUT_S)
     start = time.perf_counter()
@@ -69,7 +79,7 @@ def _trigger_fault(env: Any, number: int, goes_on: bool) -> float:
     except RecoveryFailedError:
         pass
     except Exception:
-        if goes_on:
+        if must_recover:
             raise
     seconds = time.perf_counter() - start
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -77,7 +87,7 @@ def _trigger_fault(env: Any, number: int, goes_on: bool) -> float:
     return seconds
 
 
-def _end_process(env: Any, worker_pid: int) -> None:
+def _end_process(env: SteppableEnv, worker_pid: int) -> None:
     """Closes the environment if possible. Other libraries may wait for ended workers, so it has a time limit."""
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     arguments = {"terminate": True} if isinstance(env, gymnasium.vector.AsyncVectorEnv) else {}

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.implementation import ONE_THREAD, Measurement
 
@@ -44,7 +43,7 @@ class Implementation:
     name: str
     environment: str
     entry: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
     fresh: bool = False
     units: int = 1
     cores: int = 2
@@ -73,7 +72,7 @@ class ImplementationError(RuntimeError):
 class Process:
     """The process group of an implementation, which is stopped except during its turns."""
 
-    def __init__(self, python: Path, implementation: Implementation, parameters: Mapping[str, Any]):
+    def __init__(self, python: Path, implementation: Implementation, parameters: Mapping[str, object]):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`kill` closes it)
         command = [python, "-m", "benchmarks.implementation", f"benchmarks.implementations.{implementation.entry}"]
         self._process = subprocess.Popen(
@@ -125,7 +124,7 @@ class Process:
             with suppress(BrokenPipeError):
                 stream.close()
 
-    def _read_reply(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, float]:
         ready, _, _ = select.select([self._replies], [], [], REPLY_TIMEOUT_S)
         line = self._replies.readline() if ready else ""
         if line:
@@ -140,8 +139,10 @@ class Process:
 
 
 @contextmanager
-def running_process(python: Path, implementation: Implementation, parameters: Mapping[str, Any]) -> Iterator[Process]:
-    """A process that is closed in the end, and killed where something else goes wrong."""
+def running_process(
+    python: Path, implementation: Implementation, parameters: Mapping[str, object]
+) -> Iterator[Process]:
+    """Starts a process for a `with` block. Closes it at the end of the block, and kills it if the block raises."""
     process = Process(python, implementation, parameters)
     try:
         yield process
@@ -152,11 +153,14 @@ def running_process(python: Path, implementation: Implementation, parameters: Ma
 
 
 def compete(
-    implementations: Sequence[tuple[Implementation, Path]], parameters: Mapping[str, Any], rounds: int, seconds: float
+    implementations: Sequence[tuple[Implementation, Path]],
+    parameters: Mapping[str, object],
+    rounds: int,
+    seconds: float,
 ) -> list[Result]:
-    """Time all contestants in turn, `rounds` times, each turn about `seconds` long.
+    """Times all implementations in turn, `rounds` times, each turn about `seconds` long.
 
-    A contestant that fails leaves its error in its result, and the others go on.
+    If an implementation fails, its result has the error, and the others continue.
     """
     results = {c.name: Result(c.name, c.environment) for c, _ in implementations}
     with ExitStack() as stack:
@@ -182,7 +186,7 @@ def compete(
 class Turn:
     """The turns of one implementation: its process and the number of units."""
 
-    def __init__(self, implementation: Implementation, python: Path, parameters: Mapping[str, Any], seconds: float):
+    def __init__(self, implementation: Implementation, python: Path, parameters: Mapping[str, object], seconds: float):
         self._start = python, implementation, parameters
         self._seconds = seconds
         self._fresh = implementation.fresh

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
@@ -32,6 +30,6 @@ class OnArrays:
     def __init__(self) -> None:
         self.module = Greedy()
 
-    def __call__(self, obs: Any) -> np.ndarray:
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return self.module(torch.from_numpy(obs)).numpy()

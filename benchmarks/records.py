@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.harness import Implementation as C
 
@@ -56,7 +55,7 @@ class Workload:
     name: str
     title: str
     implementations: Sequence[C]
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, object] = field(default_factory=dict)
     targets: Sequence[Target | Limit | Beyond] = ()
     rows: int = 1
     core_micros: float = 0.0

@@ -72,7 +72,7 @@ def beyond(result: Result, outcome: Outcome) -> float | None:
     return statistics.median(remaining) / workload.rows if remaining else None
 
 
-def compared(result: Result, results: Sequence[Result]) -> str | None:
+def compare_checkouts(result: Result, results: Sequence[Result]) -> str | None:
     """Returns the ratio of the times of the other checkout and this one, over the rounds; None if it was not run."""
     expected = next((r for r in results if r.implementation == result.implementation + AGAINST), None)
     if expected is None or not expected.micros or len(expected.micros) != len(result.micros):
@@ -88,8 +88,8 @@ def evaluate_targets(target: Target | Limit | Beyond, outcome: Outcome) -> tuple
     if isinstance(target, Beyond):
         actual = next((r for r in results if r.implementation == OURS), None)
         seen = None if actual is None else beyond(actual, outcome)
-        seen_text = "" if seen is None else f"{seen:.1f} µs of "
-        return f"{seen_text}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
+        target_text = f"≤ {target.most:g} µs beyond {' and '.join(workload.parts)}"
+        return (target_text, None) if seen is None else (f"{seen:.1f} µs of {target_text}", seen <= target.most)
     medians = {r.implementation: r.median for r in results if r.micros}
     actual = medians.get(OURS)
     if isinstance(target, Limit):
@@ -201,7 +201,7 @@ def summary(outcome: Outcome) -> list[str]:
         text = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
         if more := _rest(r, outcome):
             text += f"  {more} µs a step beyond the parts"
-        if ratio := compared(r, results):
+        if ratio := compare_checkouts(r, results):
             text += f"  against: × {ratio}"
         lines.append(f"  {r.implementation:28} {text}")
     for target in workload.targets:

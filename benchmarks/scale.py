@@ -21,7 +21,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypedDict
 
 import gymnasium
 import numpy as np
@@ -29,6 +29,10 @@ import numpy as np
 from benchmarks.actions import discrete
 from benchmarks.busy_env import burners
 from vecrl.vector import RolloutWorkers, VectorEnv
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "benchmarks" / "results" / "scale.json"
@@ -39,11 +43,31 @@ WORKERS = (1, 2, 4, 8)
 STARTED = (1, 2, 4, 8, 16, 32, 64)
 CORES = 2
 TURNS = 3
+Model: TypeAlias = dict[str, float]
+"""The constants a, b, d and e in seconds, and the relative errors of the fit."""
+
+
+class Data(TypedDict):
+    """All measurements, as they are stored: lists of numbers, the last of which is the time in seconds."""
+
+    when: str
+    load: tuple[float, float, float]
+    kinds: dict[str, list[list[float]]]
+    steps: list[list[float]]
+    starts: list[list[float]]
+
+
+class Work(NamedTuple):
+    """A vector environment to time: `run` plays `steps` steps of all its environments."""
+
+    run: Callable[[], object]
+    close: Callable[[], object]
+    steps: int = 1
 
 
 def main() -> None:
     """Measures (unless `--draw` is given), then writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     if not parser.parse_args().draw:
         DATA.write_text(json.dumps(measure(), indent=1))
@@ -58,65 +82,68 @@ def main() -> None:
 # -- measuring -------------------------------------------------------------------------------------
 
 
-def measure() -> dict[str, Any]:
+def measure() -> Data:
     """Returns all measurements in seconds; each is the median of `TURNS` turns."""
-    data: dict[str, Any] = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "load": os.getloadavg()}
-    data["kinds"] = {
-        name: [[n, _print_time(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()
-    }
-    data["steps"] = [
+    kinds = {name: [[n, _print_time(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()}
+    steps = [
         [n, w, _print_time(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
         for n in (8, 64, 512, 4096)
         for w in WORKERS
     ]
-    data["starts"] = [[w, _print_time("start", w, _median(partial(_start, w)))] for w in STARTED]
-    return data
+    starts = [[w, _print_time("start", w, _median(partial(_start, w)))] for w in STARTED]
+    return {
+        "when": f"{datetime.now(UTC):%Y-%m-%d}",
+        "load": os.getloadavg(),
+        "kinds": kinds,
+        "steps": steps,
+        "starts": starts,
+    }
 
 
-def _cartpoles(n: int) -> list[Callable[[], Any]]:
+def _cartpoles(n: int) -> list[Callable[[], gymnasium.Env]]:
     return [partial(gymnasium.make, "CartPole-v1")] * n
 
 
-def _stepping(env: Any, n: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _stepping(env: VectorEnv, n: int) -> Work:
     env.reset(seed=0)
     actions = discrete(n)[0]
-    return partial(env.step, actions), env.close
+    return Work(partial(env.step, actions), env.close)
 
 
-def _serial(n: int) -> Any:
+def _serial(n: int) -> Work:
     return _stepping(VectorEnv(_cartpoles(n), autoreset_mode="same_step"), n)
 
 
-def _processes(n: int) -> Any:
+def _processes(n: int) -> Work:
     env = VectorEnv(_cartpoles(n), backend="processes", num_workers=min(n, CORES), autoreset_mode="same_step")
     return _stepping(env, n)
 
 
-def _native(n: int) -> Any:
+def _native(n: int) -> Work:
     import torch
 
     from vecrl.vector import make_vector_env
 
     env = make_vector_env("native::CartPole-v1", num_envs=n, empty_info=True)
     env.reset(seed=0)
-    return partial(env.step, torch.zeros(n, dtype=torch.int64)), env.close
+    return Work(partial(env.step, torch.zeros(n, dtype=torch.int64)), env.close)
 
 
-def _rollouts(n: int) -> Any:
-    def still(obs: Any) -> Any:
+def _rollouts(n: int) -> Work:
+    def still(obs: np.ndarray) -> np.ndarray:
         return np.zeros(len(obs), np.int64)
 
     workers = RolloutWorkers(_cartpoles(n), still, num_workers=min(n, CORES))
     workers.reset(seed=0)
     steps = max(1, min(100, 20_000 // n))
-    return partial(workers.rollout, steps), workers.close, steps
+    return Work(partial(workers.rollout, steps), workers.close, steps)
 
 
-def _burning(n: int, workers: int) -> Any:
+def _burning(n: int, workers: int) -> Work:
     return _stepping(VectorEnv(burners(n, 0.0, "floats"), backend="processes", num_workers=workers), n)
 
 
-KINDS: dict[str, Callable[[int], Any]] = {
+KINDS: dict[str, Callable[[int], Work]] = {
     "one process": _serial,
     "2 worker processes": _processes,
     "2 workers, whole rollouts": _rollouts,
@@ -124,22 +151,22 @@ KINDS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def per_step(build: Callable[[int], Any], n: int) -> float:
+def per_step(build: Callable[[int], Work], n: int) -> float:
     """Returns the seconds of a step of n environments."""
-    step, close, *more = build(n)
-    step()
+    work = build(n)
+    work.run()
     start = time.perf_counter()
-    step()
+    work.run()
     calls = max(1, int(0.3 / (time.perf_counter() - start)))
 
     def turn() -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            step()
+            work.run()
         return (time.perf_counter() - start) / calls
 
-    seconds = _median(turn) / (more[0] if more else 1)
-    close()
+    seconds = _median(turn) / work.steps
+    work.close()
     return seconds
 
 
@@ -164,7 +191,7 @@ def _print_time(name: str, n: int, seconds: float) -> float:
 # -- the model -------------------------------------------------------------------------------------
 
 
-def fit(steps: list[list[float]]) -> dict[str, float]:
+def fit(steps: list[list[float]]) -> Model:
     """Returns a, b, d and e in seconds, all at least 0, by least squares of the relative errors."""
     n, w, t = np.array(steps).T
     terms = np.stack([np.ones_like(n), n, w, n / np.minimum(w, CORES)], 1) / t[:, None]
@@ -179,7 +206,7 @@ def fit(steps: list[list[float]]) -> dict[str, float]:
     return values | {"error": float(np.median(errors)), "worst": float(errors.max())}
 
 
-def predicted(model: dict[str, float], n: Any, w: Any, cores: Any, s: float) -> Any:
+def predict(model: Model, n: np.ndarray, w: np.ndarray, cores: np.ndarray, s: float) -> np.ndarray:
     """Returns the seconds of a step."""
     return model["a"] + model["d"] * w + n * (model["b"] + (model["e"] + s) / np.minimum(w, cores))
 
@@ -187,7 +214,7 @@ def predicted(model: dict[str, float], n: Any, w: Any, cores: Any, s: float) -> 
 # -- pictures --------------------------------------------------------------------------------------
 
 
-def _axes(xlabel: str, ylabel: str) -> Any:
+def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -200,12 +227,12 @@ def _axes(xlabel: str, ylabel: str) -> Any:
     return figure, axes
 
 
-def _store(figure: Any, axes: Any, name: str) -> None:
+def _store(figure: Figure, axes: Axes, name: str) -> None:
     axes.legend(fontsize=8)
     figure.savefig(FIGURES_FOLDER / f"{name}.svg", metadata={"Date": None})
 
 
-def draw_throughput(data: dict[str, Any]) -> None:
+def draw_throughput(data: Data) -> None:
     """Plots steps per second over the number of environments."""
     figure, axes = _axes("environments", "steps of an environment a second")
     for name, points in data["kinds"].items():
@@ -214,19 +241,19 @@ def draw_throughput(data: dict[str, Any]) -> None:
     _store(figure, axes, "scale-envs")
 
 
-def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
+def draw_model(data: Data, model: Model) -> None:
     """Plots steps per second over the number of workers, with one core and 32 environments per worker."""
     figure, axes = _axes("workers, each on a core of its own, 32 environments each", "steps of an environment a second")
     w = np.geomspace(1, 1000, 100)
     for color, s in zip(("C0", "C1", "C2"), (1e-5, 1e-4, 1e-3), strict=True):
         axes.plot(
-            w, 32 * w / predicted(model, 32 * w, w, w, s), "--", color=color, label=f"a step takes {s * 1e6:,.0f} µs"
+            w, 32 * w / predict(model, 32 * w, w, w, s), "--", color=color, label=f"a step takes {s * 1e6:,.0f} µs"
         )
         axes.plot(w, w / (model["e"] + s), ":", color=color, alpha=0.6, label="the same, whole rollouts in the workers")
     _store(figure, axes, "scale-workers")
 
 
-def draw_starts(data: dict[str, Any]) -> None:
+def draw_starts(data: Data) -> None:
     """Plots the seconds to start over the number of workers."""
     figure, axes = _axes("worker processes", "seconds until all have reset")
     w, t = np.array(data["starts"]).T
@@ -237,14 +264,14 @@ def draw_starts(data: dict[str, Any]) -> None:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def write(data: dict[str, Any], model: dict[str, float]) -> None:
+def write(data: Data, model: Model) -> None:
     """Writes the figures into the page, between its marks."""
     head, _, remaining = PAGE.read_text().partition("<!-- figures -->\n")
     tail = remaining.partition("<!-- end of figures -->")[2]
     PAGE.write_text(f"{head}<!-- figures -->\n{_figures(data, model)}\n<!-- end of figures -->{tail}")
 
 
-def _figures(data: dict[str, Any], model: dict[str, float]) -> str:
+def _figures(data: Data, model: Model) -> str:
     names = list(data["kinds"])
     lines = [
         f"Measured on {data['when']}, {CORES} cores, one thread a process, load average {data['load'][0]:.1f}.",

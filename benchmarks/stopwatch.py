@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from benchmarks.implementation import Measurement
 
 
-def watch(work: Callable[[], Any], times: int) -> float:
+def watch(work: Callable[[], object], times: int) -> float:
     """Returns the seconds of `times` calls."""
     start = time.perf_counter()
     for _ in range(times):
@@ -17,7 +17,15 @@ def watch(work: Callable[[], Any], times: int) -> float:
     return time.perf_counter() - start
 
 
-def starts(build: Callable[[], Any]) -> Callable[[int], Measurement]:
+class ResettableEnv(Protocol):
+    """A vector environment of any library."""
+
+    def reset(self) -> object: ...
+
+    def close(self) -> object: ...
+
+
+def starts(build: Callable[[], ResettableEnv]) -> Callable[[int], Measurement]:
     """Returns a run that builds a vector environment and resets it, once per unit; closing is not timed."""
 
     def run(units: int) -> Measurement:

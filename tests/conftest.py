@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.ray_cluster import TestCluster, wait_for
+from tests.fixtures.processes import wait_until
+from tests.fixtures.ray_cluster import TestCluster
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -38,4 +39,4 @@ def _ray(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     found: TestCluster = request.getfixturevalue("cluster")
     yield
-    assert wait_for(lambda: not found.actors()), found.actors()
+    assert wait_until(lambda: not found.actors()), found.actors()

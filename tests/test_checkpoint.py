@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.snapshot.fixture_envs import Enemy, Place, RichStateEnv, play
+from tests.fixtures.state_envs import Enemy, Place, RichStateEnv, play
 
 from vecrl import checkpoint
 from vecrl.envs import GymEnv, ParallelEnv
 from vecrl.envs.transforms import Compose, RewardSum, TransformedEnv, VecNorm
 from vecrl.errors import CheckpointError, ClosedError, StateError
 from vecrl.policy.obs_norm import RunningNorm
-from vecrl.policy.search import PopulationSearch
+from vecrl.policy.population_search import PopulationSearch
 from vecrl.running_stats import RunningStats
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv, VectorEnv
@@ -158,12 +158,12 @@ def test_other_processes_can_continue(tmp_path, backend):
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(script), str(tmp_path / "a.ckpt")]
-    message_text = [
+    outputs = [
         subprocess.run([*command, what, backend], capture_output=True, text=True, check=True, timeout=60).stdout
         for what in ("save", "load")
     ]
-    assert message_text[0] == message_text[1]
-    assert len(message_text[0]) > 500
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) > 500
 
 
 def test_one_file_holds_transforms_statistics_and_workers(tmp_path):
@@ -201,13 +201,13 @@ def test_new_classes_must_be_allowed(tmp_path):
     env.rival = env.unwrapped.enemies = env.unwrapped.boss = env.unwrapped.grid = None
     with pytest.raises(
         StateError,
-        match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.snapshot.fixture_envs.Enemy'\]",
+        match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.fixtures.state_envs.Enemy'\]",
     ):
         checkpoint.load(tmp_path / "a.ckpt", env=env)
     checkpoint.load(
         tmp_path / "a.ckpt",
         env=env,
-        allow=[Enemy, "tests.snapshot.fixture_envs.Place", "tests.snapshot.fixture_envs.Mood"],
+        allow=[Enemy, "tests.fixtures.state_envs.Place", "tests.fixtures.state_envs.Mood"],
     )
     assert env.rival == Enemy(Place(1.0, 1.0))
     env.close()

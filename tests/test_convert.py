@@ -39,14 +39,14 @@ def test_an_environment_over_tensordicts_as_a_vector_environment(mode: str) -> N
     for _ in range(60):
         actions = rng.integers(0, 2, 3)
         obs, reward, terminated, truncated, info = env.step(torch.from_numpy(actions))
-        wanted_value = expected.step(actions)
-        np.testing.assert_array_equal(obs, wanted_value[0])
-        np.testing.assert_array_equal(reward, wanted_value[1])
-        np.testing.assert_array_equal(terminated, wanted_value[2])
-        np.testing.assert_array_equal(truncated, wanted_value[3])
-        if mode == "same_step" and "final_obs" in wanted_value[4]:
-            for row in np.flatnonzero(wanted_value[4]["_final_obs"]):
-                np.testing.assert_array_equal(info["final_obs"][row], wanted_value[4]["final_obs"][row])
+        expected_result = expected.step(actions)
+        np.testing.assert_array_equal(obs, expected_result[0])
+        np.testing.assert_array_equal(reward, expected_result[1])
+        np.testing.assert_array_equal(terminated, expected_result[2])
+        np.testing.assert_array_equal(truncated, expected_result[3])
+        if mode == "same_step" and "final_obs" in expected_result[4]:
+            for row in np.flatnonzero(expected_result[4]["_final_obs"]):
+                np.testing.assert_array_equal(info["final_obs"][row], expected_result[4]["final_obs"][row])
         if mode == "disabled" and terminated.any():
             mask = terminated.copy()
             obs, _ = env.reset(options={"reset_mask": terminated})
@@ -165,16 +165,16 @@ def chained(seed: int) -> list[int]:
 def episodes(venv: BaseVectorEnv, **seeds: Any) -> list[Any]:
     """Returns the observations of full steps, partial steps and partial resets, as nested lists."""
     rng = np.random.default_rng(1)
-    message_text: list[Any] = [venv.reset(**seeds)[0].tolist()]
+    results: list[Any] = [venv.reset(**seeds)[0].tolist()]
     for turn in range(40):
         actions = rng.integers(0, 2, 3)
         ids = rng.permutation(3)[: 1 + turn % 3]
         result = venv.step(actions) if turn % 2 else venv.step(actions[ids], ids)
-        message_text.append([part.tolist() for part in result[:4]] + [[info["env_id"] for info in result[4]]])
-        is_over = [i for i, end in zip(message_text[-1][-1], result[2], strict=True) if end]
+        results.append([part.tolist() for part in result[:4]] + [[info["env_id"] for info in result[4]]])
+        is_over = [i for i, end in zip(results[-1][-1], result[2], strict=True) if end]
         if is_over:
-            message_text.append(venv.reset(is_over, seed=[turn] * len(is_over))[0].tolist())
-    return message_text
+            results.append(venv.reset(is_over, seed=[turn] * len(is_over))[0].tolist())
+    return results
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from vecrl.simulators import registry
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
     (page, number, block)
-    for page in ("tensordict.md", "transforms.md", "venv.md", "classic.md", "checkpoints.md")
+    for page in ("tensordict.md", "transforms.md", "venv.md", "classic.md", "checkpoints.md", "recording.md")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
 ]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import vecrl
+
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
 # the files that may import Ray
 RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
@@ -51,6 +53,18 @@ def test_imports_without_specs_do_not_load_torch(statement: str) -> None:
     assert not _imported_modules(statement) & {"torch", "tensordict", "yaml"}
 
 
+def test_subpackages_are_attributes_that_are_imported_on_first_use() -> None:
+    modules = "print(*sorted(name for name in sys.modules if name.count('.') == 1 and name.startswith('vecrl.')))"
+    code = f"import sys, vecrl; {modules}; vecrl.errors; {modules}; print(vecrl.vector.VectorEnv.__name__, dir(vecrl))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after, last = done.stdout.splitlines()
+    assert (before, after) == ("", "vecrl.errors")
+    assert last.startswith("VectorEnv")
+    assert all(repr(path.stem) in last for path in SOURCE.iterdir() if (path / "__init__.py").exists())
+    with pytest.raises(AttributeError, match="module 'vecrl' has no attribute 'vectors'"):
+        _ = vecrl.vectors  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize(
     "module",
     ["vecrl", "vecrl.vector", "vecrl.venv", "vecrl.policy", "vecrl.specs", "vecrl.specs.convert", "vecrl.envs"],
@@ -89,13 +103,28 @@ def test_errors_import_no_other_module() -> None:
     assert _disallowed_imports("errors.py", (), {"cloudpickle"}) == []
 
 
+def test_registries_import_no_other_module() -> None:
+    assert _disallowed_imports("registries.py", (), set()) == []
+
+
+def test_validation_imports_errors_only() -> None:
+    assert _disallowed_imports("validation.py", ("vecrl.errors",), {"numpy"}) == []
+
+
 def test_snapshot_imports_numpy_only() -> None:
     assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
 
 def test_engine_imports_arrays_and_spaces_only() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams"
+    own = (
+        "vecrl.engine",
+        "vecrl.errors",
+        "vecrl.seeding",
+        "vecrl.random_streams",
+        "vecrl.registries",
+        "vecrl.validation",
+    )
     found = _disallowed_imports("engine", own, libraries)
     assert {line.split(" imports ")[0] for line in found} == RAY_FILES
     for path in RAY_FILES:
@@ -113,7 +142,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
             assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
-    with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
+    with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
@@ -151,12 +180,13 @@ def test_venv_imports_engine_and_vector_only() -> None:
         "vecrl.errors",
         "vecrl.running_stats",
         "vecrl.snapshot",
+        "vecrl.validation",
         "vecrl.vector",
         "vecrl.simulators",
     )
     below = (*below, "vecrl.venv")
     for path in sorted((SOURCE / "venv").glob("*.py")):
-        tensors = {"torch"} if path.stem == "batch_pool" else set()
+        tensors = {"torch"} if path.stem == "simulator_pool" else set()
         assert _disallowed_imports(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
 
 
@@ -167,7 +197,7 @@ def test_only_spec_conversions_import_gymnasium() -> None:
 
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
-    seams = (*seams, "vecrl.snapshot")
+    seams = (*seams, "vecrl.snapshot", "vecrl.registries")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # these return tensors
@@ -176,14 +206,22 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
 
 @pytest.mark.parametrize(
     "folder",
-    ["engine", "snapshot", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "running_stats.py"],
+    [
+        *("engine", "snapshot", "simulators", "specs"),
+        *("errors.py", "seeding.py", "random_streams.py", "running_stats.py", "validation.py"),
+    ],
 )
 def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
-    upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
+    upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.record", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]
     assert paths
     for path in paths:
         assert [name for name in _imports(path) if name.startswith(upper)] == [], path
+
+
+def test_record_imports_environments_only() -> None:
+    libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg"}
+    assert _disallowed_imports("record", ("vecrl.record", "vecrl.envs", "vecrl.specs"), libraries) == []
 
 
 def test_only_the_cli_imports_the_cli() -> None:

@@ -135,12 +135,12 @@ def uses_in(path: str, source: str) -> list[Use]:
         The uses, sorted by line.
     """
     quoted = {number for number, line in enumerate(source.splitlines(), 1) if MARK in line}
-    texts = _of_python(source) if path.endswith(".py") else [_of_markdown(source)]
+    texts = _python_texts(source) if path.endswith(".py") else [_markdown_text(source)]
     found = {(line, phrase, index) for text in texts for index, (line, phrase) in enumerate(text.uses())}
     return sorted(Use(path, line, phrase) for line, phrase, _ in found if line not in quoted)
 
 
-def _of_python(source: str) -> Iterator[Text]:
+def _python_texts(source: str) -> Iterator[Text]:
     """Yields adjacent comments as one text, adjacent strings as one text, and each name."""
     comments, strings, last_name = Text("comment"), Text("string"), ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -151,7 +151,7 @@ def _of_python(source: str) -> Iterator[Text]:
                 comments = Text("comment")
             comments.add(string.lstrip("#") + "\n", line)
         if kind in _STRINGS:
-            strings.add(_unquoted(string) if kind == tokenize.STRING else string, line)
+            strings.add(_strip_quotes(string) if kind == tokenize.STRING else string, line)
         elif kind not in _BETWEEN and strings.pieces:
             yield strings
             strings = Text("string")
@@ -162,7 +162,7 @@ def _of_python(source: str) -> Iterator[Text]:
     yield from (comments, strings)
 
 
-def _unquoted(string: str) -> str:
+def _strip_quotes(string: str) -> str:
     """Returns the text between the quotes, with escapes as spaces."""
     opening = _OPENING.match(string)
     if opening is None:
@@ -170,7 +170,7 @@ def _unquoted(string: str) -> str:
     return _ESCAPES.sub("  ", string[opening.end() : -len(opening.group(1))])
 
 
-def _of_markdown(source: str) -> Text:
+def _markdown_text(source: str) -> Text:
     text = Text("text")
     for number, line in enumerate(source.splitlines(), 1):
         text.add("\n" if line.lstrip().startswith(">") else line + "\n", number)
@@ -191,10 +191,12 @@ def files_in(paths: Iterable[Path]) -> list[Path]:
             found.add(path)
         else:
             raise FileNotFoundError(f"Expected a file or a folder, got {path}. Give paths that exist.")
-    return sorted(p for p in found if _shown(p) not in ABOUT_PHRASES and not _shown(p).startswith(GENERATED))
+    return sorted(
+        p for p in found if _display_path(p) not in ABOUT_PHRASES and not _display_path(p).startswith(GENERATED)
+    )
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     full = path.resolve()
     return str(full.relative_to(ROOT)) if full.is_relative_to(ROOT) else str(path)
 
@@ -206,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", action="store_true", help="print only the number of uses in each package")
     options = parser.parse_args(argv)
     paths = options.paths or [ROOT / name for name in (*FOLDERS, *FILES) if (ROOT / name).exists()]
-    uses = [use for path in files_in(paths) for use in uses_in(_shown(path), path.read_text())]
+    uses = [use for path in files_in(paths) for use in uses_in(_display_path(path), path.read_text())]
     if options.count:
         packages = Counter(str(Path(use.path).parent) for use in uses)
         lines = [f"{count:6} {package}" for package, count in sorted(packages.items())]

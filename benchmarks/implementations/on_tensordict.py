@@ -62,7 +62,7 @@ def processes_burn(
 ) -> RunFactory:
     """Steps with given actions over two workers; TorchRL has a `SerialEnv` in each of its `processes`."""
     envs = import_module(f"{library}.envs")
-    make: Callable[[], Any] = partial(_burner, library, microseconds, out)
+    make = partial(_burner, library, microseconds, out)
     actions = torch.from_numpy(discrete(num_envs))
     if processes is None:
         env = envs.ParallelEnv(num_envs, make, envs_per_worker=num_envs // 2)
@@ -148,27 +148,27 @@ def native_dialect_1(name: str, num_envs: int, steps: int) -> RunFactory:
 def pixels(library: str, num_envs: int) -> RunFactory:
     """A step's frames 210×160×3 through `Compose(ToTensorImage, GrayScale, Resize(84), CatFrames(4))`."""
     if library == "torchrl":
-        _let_torchvision_in()
+        _define_torchvision_operators()
     t = import_module(f"{library}.envs.transforms")
     frames = _frames(num_envs)
-    env = _Still(library, {"pixels": frames[0]}, num_envs).make()
+    env = _FixedEnv(library, {"pixels": frames[0]}, num_envs).make()
     keys = {"in_keys": ["pixels"]}
     chain = t.Compose(
         t.ToTensorImage(**keys), t.GrayScale(**keys), t.Resize(84, 84, **keys), t.CatFrames(4, dim=-3, **keys)
     )
-    yield _through(library, env, chain, "pixels", frames)
+    yield _apply_to_steps(library, env, chain, "pixels", frames)
 
 
 def normed(library: str, num_envs: int, way: str = "VecNorm") -> RunFactory:
     """A step's observations and rewards through VecNorm."""
     t = import_module(f"{library}.envs.transforms")
     obs = torch.from_numpy(np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32))
-    env = _Still(library, {"observation": obs[0]}, num_envs).make()
+    env = _FixedEnv(library, {"observation": obs[0]}, num_envs).make()
     transform = getattr(t, way)(in_keys=["observation"])
-    yield _through(library, env, transform, "observation", obs)
+    yield _apply_to_steps(library, env, transform, "observation", obs)
 
 
-class _Still:
+class _FixedEnv:
     """An environment of either library with given observations."""
 
     def __init__(self, library: str, first: dict[str, torch.Tensor], num_envs: int):
@@ -179,7 +179,7 @@ class _Still:
         specs = import_module("vecrl.specs" if self.library == "vecrl" else "torchrl.data")
         first, n = self.first, self.num_envs
 
-        class Still(base):
+        class FixedEnv(base):
             def __init__(self):
                 super().__init__(batch_size=[n])
                 seen = {key: specs.Unbounded(value.shape, dtype=value.dtype) for key, value in first.items()}
@@ -197,38 +197,40 @@ class _Still:
             def _set_seed(self, seed):
                 pass
 
-        return Still()
+        return FixedEnv()
 
 
-def _through(library: str, base: Any, transform: Any, key: str, values: torch.Tensor) -> Callable[[int], Measurement]:
+def _apply_to_steps(
+    library: str, base: Any, transform: Any, key: str, values: torch.Tensor
+) -> Callable[[int], Measurement]:
     """Returns a run that applies a transform to the results of steps; creating the TensorDict is not timed."""
     env = import_module(f"{library}.envs").TransformedEnv(base, transform)
     root = env.rand_action(env.reset())
     env.step(root.copy())
     template = base.step(root.copy()).get("next")
-    through = env.transform._step
+    transform_step = env.transform._step
 
     def run(units: int) -> Measurement:
         seconds = 0.0
         for i in range(units):
             next_td = template.copy().set(key, values[i % len(values)])
             start = time.perf_counter()
-            through(root, next_td)
+            transform_step(root, next_td)
             seconds += time.perf_counter() - start
         return Measurement(seconds, units)
 
     return run
 
 
-def _let_torchvision_in() -> None:
+def _define_torchvision_operators() -> None:
     """Defines the operators that torchvision, built for CUDA, needs on import; none of them is called."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(library)
+    _LIBRARIES.append(library)
 
 
-_KEPT: list[Any] = []
+_LIBRARIES: list[torch.library.Library] = []  # an operator is defined as long as its library exists
 
 
 def _frames(num_envs: int) -> torch.Tensor:

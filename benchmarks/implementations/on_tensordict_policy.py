@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -115,12 +116,12 @@ def _serial_calls(library: str) -> float:
     return found
 
 
-def own_calls(library: str, work: Callable[[], Any]) -> int:
+def own_calls(library: str, work: Callable[[], object]) -> int:
     """Returns how often `work` calls Python functions of a library, including resumed generators."""
     home = str(Path(import_module(library).__file__ or "").parent)
     count = 0
 
-    def see(frame: Any, event: str, _: Any) -> None:
+    def see(frame: FrameType, event: str, _: object) -> None:
         nonlocal count
         count += event == "call" and frame.f_code.co_filename.startswith(home)
 

@@ -10,7 +10,7 @@ from benchmarks.population import parameters, split
 from benchmarks.stopwatch import watch
 from vecrl.simulators.native import make_native
 from vecrl.simulators.native.fused_rollout import FusedRollout
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 
 torch.set_num_threads(1)
 

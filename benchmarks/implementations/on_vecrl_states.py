@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 
 def save_and_load(num_envs: int, what: str) -> RunFactory:
-    """A checkpoint of native environments, statistics, a policy of two layers of 256 and its optimiser.
+    """A checkpoint of native environments, statistics, a policy of two layers of 256 and its optimizer.
 
     A unit of "save" is a save minus the time of the disk for as many bytes; of "disk", that time; of "load", a load.
     """
@@ -58,7 +58,7 @@ def _job(num_envs: int) -> dict[str, Any]:
     net = torch.nn.Sequential(
         torch.nn.Linear(4, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256), torch.nn.Linear(256, 2)
     )
-    optimiser = torch.optim.Adam(net.parameters())
+    optimizer = torch.optim.Adam(net.parameters())
     net(obs).sum().backward()
-    optimiser.step()
-    return {"envs": envs, "norm": norm, "net": net, "optimiser": optimiser}
+    optimizer.step()
+    return {"envs": envs, "norm": norm, "net": net, "optimizer": optimizer}

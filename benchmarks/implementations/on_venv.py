@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from benchmarks.actions import BATCHES, discrete, play
 from benchmarks.busy_env import burners, waiters
 from benchmarks.implementation import Measurement, RunFactory
 
-HOMES = {"vecrl": "vecrl.venv", "tianshou": "tianshou.env"}
+MODULES = {"vecrl": "vecrl.venv", "tianshou": "tianshou.env"}
 KINDS = {"subproc": "SubprocVectorEnv", "shmem": "ShmemVectorEnv"}
 
 
@@ -52,18 +54,18 @@ def waiting(library: str, kind: str, num_envs: int, milliseconds: float) -> RunF
 def normed(library: str, num_envs: int) -> RunFactory:
     """`VectorEnvNormObs` on the observations of a step."""
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
-    env = import_module(HOMES[library]).VectorEnvNormObs(_Given())
+    env = import_module(MODULES[library]).VectorEnvNormObs(_FixedEnv())
     yield play(env.step, batches)
 
 
-class _Given:
+class _FixedEnv:
     """A vector environment that returns its actions as observations."""
 
     is_async = False
 
-    def step(self, action: np.ndarray, id: Any = None) -> tuple[Any, ...]:  # noqa: A002
+    def step(self, action: np.ndarray, id: object = None) -> tuple[object, ...]:  # noqa: A002
         return action, None, None, None, None
 
 
-def _make(library: str, kind: str, makers: Any, **options: Any) -> Any:
-    return getattr(import_module(HOMES[library]), KINDS[kind])(makers, **options)
+def _make(library: str, kind: str, makers: Sequence[Callable[[], gymnasium.Env]], **options: object) -> Any:
+    return getattr(import_module(MODULES[library]), KINDS[kind])(makers, **options)

@@ -1,3 +1,60 @@
-"""vecrl: any simulator behind batches of tensors."""
+"""vecrl: any simulator behind batches of tensors.
+
+`import vecrl` loads no subpackage: each is imported when it is first used, as in `vecrl.vector.make_vector_env(...)`.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import (
+        checkpoint,
+        classic,
+        convert,
+        engine,
+        envs,
+        errors,
+        policy,
+        record,
+        running_stats,
+        seeding,
+        simulators,
+        snapshot,
+        specs,
+        testing,
+        vector,
+        venv,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "checkpoint",
+    "classic",
+    "convert",
+    "engine",
+    "envs",
+    "errors",
+    "policy",
+    "record",
+    "running_stats",
+    "seeding",
+    "simulators",
+    "snapshot",
+    "specs",
+    "testing",
+    "vector",
+    "venv",
+]
+_LAZY = (*__all__, "cli")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f".{name}", __name__)
+
+
+def __dir__() -> list[str]:
+    return [*_LAZY, "__version__"]

@@ -9,11 +9,14 @@ import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib import import_module, metadata
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from .errors import VersionError
 
-_VARIANTS: dict[str, list[implement_for]] = {}
+_Condition: TypeAlias = tuple[str | Callable[[], ModuleType], str | None, str | None]
+"""The library, and the range of its versions."""
+_VARIANTS: dict[str, dict[_Condition, implement_for]] = {}
 _IGNORED_MODULES: set[str] = set()
 
 
@@ -44,7 +47,7 @@ class implement_for:
 
     def __init__(
         self,
-        module_name: str | Callable[[], Any],
+        module_name: str | Callable[[], ModuleType],
         from_version: str | None = None,
         to_version: str | None = None,
         *,
@@ -59,22 +62,18 @@ class implement_for:
     def __call__(self, fn: Callable[..., Any]) -> Any:
         self.fn = fn
         name = f"{fn.__module__}.{fn.__qualname__}"
-        variants = _VARIANTS.setdefault(name, [])
-        variants[:] = [other_variant for other_variant in variants if not other_variant._is_for_the_same(self)] + [self]
+        variants = _VARIANTS.setdefault(name, {})
+        condition = self.module_name, self.from_version, self.to_version
+        variants.pop(condition, None)  # it is replaced, and the one that is defined last comes last
+        variants[condition] = self
 
         @wraps(fn)
         def dispatch(*args: Any, **kwargs: Any) -> Any:
-            return _select_variant(name, variants)(*args, **kwargs)
+            return _select_variant(name, list(variants.values()))(*args, **kwargs)
 
         return classmethod(dispatch) if self.class_method else dispatch
 
-    def _is_for_the_same(self, other_variant: implement_for) -> bool:
-        return self._range() == other_variant._range()
-
-    def _range(self) -> tuple[Any, ...]:
-        return self.module_name, self.from_version, self.to_version
-
-    def _module(self) -> Any:
+    def _module(self) -> ModuleType | None:
         """Imports and returns the library; None if it is not installed."""
         try:
             return self.module_name() if callable(self.module_name) else import_module(self.module_name)
@@ -91,8 +90,8 @@ class implement_for:
         module = self._module()
         if module is None:
             return None
-        match = getattr(module, "__version__", None)
-        return match if match is not None else metadata.version(module.__name__)
+        version = getattr(module, "__version__", None)
+        return version if version is not None else metadata.version(module.__name__)
 
     def matches(self) -> bool:
         """Returns whether the library is installed, in a version of the range."""

@@ -1,4 +1,4 @@
-"""Saves environments, policies, optimisers, statistics, searches and values in one file, and restores them.
+"""Saves environments, policies, optimizers, statistics, searches and values in one file, and restores them.
 
 The file contains data only: reading it imports, unpickles and calls nothing that the file names. Writing is atomic.
 This module does not know how states are captured.
@@ -12,31 +12,47 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, TypedDict, TypeGuard
 
 import numpy as np
 
 from .errors import CheckpointError, StateError, VecrlError
 from .snapshot import Stateful, capture, restore
 from .snapshot.atomic_write import write_atomically
-from .snapshot.handlers.torch import is_instance_of_library
+from .snapshot.handlers.base import is_instance_of_library
 from .snapshot.restore import Allowed
 from .snapshot.serialization import dump, parse
 
 __all__ = ["GlobalGenerators", "load", "save"]
 
+
+class _Entry(TypedDict):
+    """One entry of a file: its data, and how they are restored ("value", "state", "state_dict" or "object")."""
+
+    kind: str
+    data: Any
+
+
+_KINDS = ("value", "state", "state_dict", "object")
+_SETTERS = {"state": "set_state", "state_dict": "load_state_dict"}
 _VALUES = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, np.ndarray, np.generic)
-_NEEDS_OBJECT = ("object", "own", "enum", "left", "method")  # nodes that need an existing object to be restored into
+_NEEDS_OBJECT = (
+    "object",
+    "own",
+    "enum",
+    "not_stored",
+    "method",
+)  # nodes that need an existing object to be restored into
 
 
-def save(path: str | os.PathLike[str], /, **objects: Any) -> None:
+def save(path: str | os.PathLike[str], /, **objects: object) -> None:
     """Writes the states of `objects`, by name, to one file; an existing file is replaced atomically or not at all.
 
     Args:
         path: the file. A temporary file in the same folder is written first.
         objects: what is saved depends on the kind:
             environments of any dialect, `gymnasium` environments and wrappers: their states;
-            objects with `state_dict` and `load_state_dict` (modules, optimisers, statistics, searches): that dict;
+            objects with `state_dict` and `load_state_dict` (modules, optimizers, statistics, searches): that dict;
             generators of NumPy, torch and `random`: their states;
             numbers, text, arrays, tensors, TensorDicts and containers of these: their values.
 
@@ -63,7 +79,7 @@ def save(path: str | os.PathLike[str], /, **objects: Any) -> None:
     write_atomically(path, pieces)
 
 
-def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any) -> dict[str, Any]:
+def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: object) -> dict[str, Any]:
     """Restores the states of `objects` from a file, by name, and returns all entries of the file.
 
     Args:
@@ -85,14 +101,19 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any
     """
     path, allow = Path(path), list(allow)
     entries = parse(path.read_bytes(), str(path))
-    _check(entries, objects, path)
+    if not _are_entries(entries):
+        raise CheckpointError(
+            f"Expected {path} to contain objects by name, got other data. Give a file that vecrl.checkpoint.save wrote."
+        )
+    for name, value in objects.items():
+        _check(name, value, entries, path)
     return {
         name: _restore(name, entry, objects[name], allow, path) if name in objects else _value(entry)
         for name, entry in entries.items()
     }
 
 
-def _entry(name: str, value: Any) -> dict[str, Any]:
+def _entry(name: str, value: Any) -> _Entry:
     try:
         if isinstance(value, Stateful):
             return {"kind": "state", "data": value.get_state()}
@@ -117,7 +138,7 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
     return {"kind": "value", "data": state}
 
 
-def _is_value(value: Any) -> bool:
+def _is_value(value: object) -> bool:
     kind = type(value)
     tensors = is_instance_of_library(kind, "torch", "Tensor", "Size") or is_instance_of_library(
         kind, "tensordict", "TensorDictBase", "NonTensorData"
@@ -125,39 +146,38 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, _VALUES) or tensors
 
 
-def _check(entries: Any, objects: Mapping[str, Any], path: Path) -> None:
-    kinds = ("value", "state", "state_dict", "object")
-    if not isinstance(entries, dict) or not all(
-        isinstance(entry, dict) and entry.get("kind") in kinds and "data" in entry for entry in entries.values()
-    ):
+def _are_entries(data: object) -> TypeGuard[dict[str, _Entry]]:
+    """Whether the data of a file are entries by name."""
+    return isinstance(data, dict) and all(
+        isinstance(entry, dict) and entry.get("kind") in _KINDS and "data" in entry for entry in data.values()
+    )
+
+
+def _check(name: str, value: object, entries: Mapping[str, _Entry], path: Path) -> None:
+    """Checks that the file has the state of an object that can be restored into `value`."""
+    if name not in entries:
         raise CheckpointError(
-            f"Expected {path} to contain objects by name, got other data. Give a file that vecrl.checkpoint.save wrote."
+            f"Expected {path} to contain {name!r}, got {', '.join(entries) or 'no entries'}. "
+            "Give only names that it has."
         )
-    for name in objects:
-        if name not in entries:
-            raise CheckpointError(
-                f"Expected {path} to contain {name!r}, got {', '.join(entries) or 'no entries'}. "
-                "Give only names that it has."
-            )
-        if entries[name]["kind"] == "value":
-            raise CheckpointError(
-                f"Expected {name!r} in {path} to be the state of an object, got a value. "
-                "Do not give it to load, which returns values."
-            )
-        method = {"state": "set_state", "state_dict": "load_state_dict"}.get(entries[name]["kind"])
-        if method is not None and not hasattr(objects[name], method):
-            kind = type(objects[name]).__name__
-            raise StateError(
-                f"Expected an object with {method} for {name!r} in {path}, got {kind}. "
-                "Give an object like the one that was saved."
-            )
+    kind = entries[name]["kind"]
+    if kind == "value":
+        raise CheckpointError(
+            f"Expected {name!r} in {path} to be the state of an object, got a value. "
+            "Do not give it to load, which returns values."
+        )
+    if kind in _SETTERS and not hasattr(value, _SETTERS[kind]):
+        raise StateError(
+            f"Expected an object with {_SETTERS[kind]} for {name!r} in {path}, got {type(value).__name__}. "
+            "Give an object like the one that was saved."
+        )
 
 
-def _value(entry: Mapping[str, Any]) -> Any:
+def _value(entry: _Entry) -> object:
     return restore(None, entry["data"]) if entry["kind"] == "value" else entry["data"]
 
 
-def _restore(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, path: Path) -> Any:
+def _restore(name: str, entry: _Entry, value: Any, allow: Allowed, path: Path) -> object:
     try:
         if entry["kind"] == "object":
             if restore(value, entry["data"], allow=allow) is not value:

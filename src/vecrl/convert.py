@@ -1,6 +1,6 @@
 """Converts environments of one dialect to another.
 
-Rows are not copied: the same tensors get other names. This module does not know how either dialect steps.
+Nothing is copied: the same workers or tensors get another interface. This module does not know how a dialect steps.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from .classic import BaseEnv as ClassicEnv
+from .engine.infos import InfoDict
 from .engine.pool import Pool
-from .engine.simulator import BatchSimulator, BatchStep
+from .engine.simulator import BatchSimulator, BatchStep, ResetOptions
 from .envs import EnvBase
+from .envs.keys import Key
 from .envs.seed_chain import seed_chain
-from .envs.spec_container import Key
 from .envs.utils import single_observation_key
 from .errors import SpaceError
 from .simulators.heterogeneous import AnySpace
+from .specs import OneHot
 from .specs.convert import space_from_spec
 from .vector import VectorEnv
 from .vector.base import BaseVectorEnv
-from .vector.batched_env import BatchedVectorEnv
+from .vector.batched_vector_env import BatchedVectorEnv
+from .vector.checked_simulator import ALL_NAMES, require
 from .vector.factory import SingleEnvOfBatch
 from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
 from .venv import BaseVectorEnv as BaseVenv
 from .venv import DummyVectorEnv, VectorEnvWrapper
-from .venv.batch_pool import BatchedVenv, BatchPool
+from .venv.simulator_pool import BatchedVenv, SimulatorPool
 
 
 class EnvBatch:
@@ -46,6 +50,8 @@ class EnvBatch:
         SpaceError: `env` has not exactly one batch dimension, or has several observations, actions or groups.
         TypeError: `env` is no `EnvBase`.
     """
+
+    checks_actions = True  # rows of one-hot actions are allowed too; see `BatchSimulator`
 
     def __init__(self, env: EnvBase, observation: Key | None = None):
         if not isinstance(env, EnvBase):
@@ -64,37 +70,39 @@ class EnvBatch:
         self.observation_space = space_from_spec(env.observation_spec[self._obs][0])
         self.action_space = space_from_spec(env.action_spec[0])
         self.device = str(env.device or "cpu")
+        self._is_one_hot = isinstance(env.observation_spec[self._obs], OneHot)  # the space has indices
         self._all_false = torch.zeros(self.num_envs, 1, dtype=torch.bool, device=env.device)
         self._root: TensorDictBase = TensorDict({}, env.batch_size)
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
         """Resets all rows and returns their observations `[n, ...]`. The seeds of other rows follow from the first.
 
         Raises:
-            ValueError: there are options, or the seeds are not those that one int gives (in a vector environment or in
+            SpaceError: there are options, or the seeds are not those that one int gives (in a vector environment or in
                 a `GymWrapper` around one).
         """
         if options:
-            raise ValueError(f"Expected no options for a TensorDict environment, got {options}.")
+            raise SpaceError(f"Expected no options for a TensorDict environment, got {options}.")
         if seeds is not None:
             _check_seed_chain(seeds)
             self.env.set_seed(seeds[0])
         self._root = self.env.reset()
-        return self._root.get(self._obs)
+        return self._obs_of(self._root)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Resets the rows of `mask` `[n]` and returns the observations of all rows."""
         if bool(mask.any()):
             self._root = self.env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
-        return self._root.get(self._obs)
+        return self._obs_of(self._root)
 
     def step(self, actions: Tensor) -> BatchStep:
         """Steps all rows except those that are done, which stay unchanged."""
         done = self._root.get("done")
-        action_tensordict = self._with_actions(actions)
-        step_result = self.env.step(action_tensordict.set("_step", ~done) if bool(done.any()) else action_tensordict)
-        self._root = self.env.step_mdp(step_result)
-        return self._to_batch_step(step_result.get("next"))
+        return self._step(actions, ~done if bool(done.any()) else None)
+
+    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
+        """Steps the rows of `mask` `[n]` that are not done; the others stay unchanged."""
+        return self._step(actions, mask.unsqueeze(-1) & ~self._root.get("done"))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps all rows and resets those that are done.
@@ -104,38 +112,44 @@ class EnvBatch:
         """
         step_result, self._root = self.env.step_and_maybe_reset(self._with_actions(actions))
         next_td = step_result.get("next")
-        return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._root.get(self._obs)
+        return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._obs_of(self._root)
+
+    def _step(self, actions: Tensor, mask: Tensor | None) -> BatchStep:
+        """Steps the rows of `mask` `[n, 1]`, or all rows."""
+        root = self._with_actions(actions)
+        step_result = self.env.step(root if mask is None else root.set("_step", mask))
+        self._root = self.env.step_mdp(step_result)
+        return self._to_batch_step(step_result.get("next"))
 
     def _with_actions(self, actions: Tensor) -> TensorDictBase:
         spec = self.env.action_spec
         if actions.shape != spec.shape and actions.shape == spec.shape[:1]:  # indices for one-hot actions
             actions = torch.nn.functional.one_hot(actions.long(), spec.shape[-1])
+        elif actions.shape != spec.shape:
+            raise SpaceError(f"Expected actions of shape {tuple(spec.shape)}, got {tuple(actions.shape)}.")
         return self._root.set(self._action, actions.to(spec.dtype))
+
+    def _obs_of(self, tensordict: TensorDictBase) -> Tensor:
+        obs = tensordict.get(self._obs)
+        return obs.argmax(-1) if self._is_one_hot else obs
 
     def _to_batch_step(self, next_td: TensorDictBase) -> BatchStep:
         truncated = next_td.get("truncated", self._all_false)
         flags = [flag.squeeze(-1) for flag in (next_td.get("terminated"), truncated)]
-        return BatchStep(next_td.get(self._obs), next_td.get(self._reward).squeeze(-1), *flags)
-
-    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
-        """Steps the rows of `mask` `[n]`; the others stay unchanged."""
-        step_mask = (mask & ~self._root.get("done").squeeze(-1)).unsqueeze(-1)
-        step_result = self.env.step(self._with_actions(actions).set("_step", step_mask))
-        self._root = self.env.step_mdp(step_result)
-        return self._to_batch_step(step_result.get("next"))
+        return BatchStep(self._obs_of(next_td), next_td.get(self._reward).squeeze(-1), *flags)
 
     def render(self, row: int) -> np.ndarray | None:
         """Returns None: TensorDict environments render into entries, not by a call."""
         return None
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Tensor]:
         """Raises NotImplementedError: TensorDict environments do not return the states of rows."""
         raise NotImplementedError("A TensorDict environment does not return the states of its rows.")
 
     # `vecrl.snapshot` captures the environment as a whole instead.
     get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess]
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Raises NotImplementedError: TensorDict environments do not take the states of rows."""
         raise NotImplementedError("A TensorDict environment does not take the states of its rows.")
 
@@ -152,13 +166,15 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
         else [list(range(first_seed, first_seed + count)), seed_chain(first_seed, count)]
     )
     if list(seeds) not in valid:
-        raise ValueError(
+        raise SpaceError(
             "Expected one seed, from which a TensorDict environment derives those of its rows, "
             f"got {list(seeds)}. Give an int (with ids, to `seed`)."
         )
 
 
-def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any) -> Any:
+def to_vector(
+    env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any
+) -> VectorEnv | BatchedVectorEnv:
     """Converts a TensorDict environment, or one of `vecrl.venv`, to a vector environment (dialect 1).
 
     Args:
@@ -183,27 +199,35 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     if not isinstance(env, BaseVenv):
         return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
     pool = _pool_of(env)
-    if isinstance(pool, BatchPool):
+    if isinstance(pool, SimulatorPool):
         return BatchedVectorEnv(pool.simulator, **kwargs)
-    heterogeneous = [
-        worker_info
-        for worker_info in pool.worker_infos
-        if AnySpace() in (worker_info.observation_space, worker_info.action_space)
-    ]
-    if heterogeneous or any(
-        worker_info.observation_space != pool.worker_info.observation_space for worker_info in pool.worker_infos
+    first_space = pool.worker_info.observation_space
+    if any(
+        info.observation_space != first_space or AnySpace() in (info.observation_space, info.action_space)
+        for info in pool.worker_infos
     ):
         raise SpaceError("Expected environments with equal spaces for a vector environment, got different ones.")
     return VectorEnv.from_pool(pool, **kwargs)
 
 
-def _pool_of(env: BaseVenv) -> Pool | BatchPool:
+def _pool_of(env: BaseVenv) -> Pool | SimulatorPool:
     if isinstance(env, VectorEnvWrapper):
         raise SpaceError(f"Expected a vector environment without wrappers, got {env!r}. Give its `venv`.")
     return env._pool
 
 
-def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
+def _without_torch_wrappers(env: object) -> object:
+    """Returns the environment that takes and returns arrays.
+
+    Raises:
+        SpaceError: a `TorchWrapper` changes actions.
+    """
+    while isinstance(env, TorchWrapper):
+        env = env.unwrapped_actions_env
+    return env
+
+
+def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
     """Converts an environment of another dialect to one with ids (dialect 2), on the same workers or tensors.
 
     Nothing is copied. Do not use `env` any more; closing the result closes it.
@@ -218,7 +242,7 @@ def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseV
 
     Raises:
         SpaceError: `env` has several observations, actions or groups, or is a `TorchWrapper` that changes actions.
-        TypeError: `env` is none of these.
+        TypeError: `env` is none of these, or is a simulator that lacks a method of `BatchSimulator`.
 
     >>> from vecrl.vector import make_vector_env
     >>> venv = to_venv(make_vector_env("native::CartPole-v1", num_envs=4))
@@ -226,8 +250,7 @@ def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseV
     (2, 4)
     >>> venv.close()
     """
-    while isinstance(env, TorchWrapper):
-        env = env.unwrapped_actions_env
+    env = _without_torch_wrappers(env)
     if isinstance(env, SingleEnvOfBatch | BatchedVectorEnv):
         env = env.simulator
     if isinstance(env, BaseVenv):
@@ -240,6 +263,8 @@ def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseV
         return BatchedVenv(EnvBatch(env, observation), **kwargs)
     if isinstance(env, BatchSimulator):
         return BatchedVenv(env, **kwargs)
+    if hasattr(env, "step") and hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
+        require(env, ALL_NAMES)
     raise TypeError(
         f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. For another library's vector environment, "
         "pass the functions that create its environments to a class of vecrl.venv."
@@ -255,21 +280,21 @@ class PoolVenv(BaseVenv):
         self._init_over_pool(pool, wait_num, timeout, stack_dicts, call_env_seed=False)
 
 
-class TensorToNumpyWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+class TensorToNumpyWrapper(gymnasium.Wrapper):
     """Wraps a single environment that takes and returns tensors into one that takes and returns arrays and numbers."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, InfoDict]:
         """Resets the environment and returns the observation as an array, and the info."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs.numpy(force=True), info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, InfoDict]:
         """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
         obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
         return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info
 
 
-def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
+def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
     """Converts an environment of any other dialect to a TensorDict environment (dialect 3).
 
     Args:
@@ -288,13 +313,12 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     """
     if isinstance(env, BaseVenv):
         pool = _pool_of(env)
-        if isinstance(pool, BatchPool) and isinstance(pool.simulator, EnvBatch):
+        if isinstance(pool, SimulatorPool) and isinstance(pool.simulator, EnvBatch):
             return pool.simulator.env
         env = to_vector(env)
     if isinstance(env, EnvBase):
         return env
-    while isinstance(env, TorchWrapper):
-        env = env.unwrapped_actions_env
+    env = _without_torch_wrappers(env)
     if isinstance(env, SingleEnvOfBatch):
         env = TensorToNumpyWrapper(env)
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):
@@ -305,4 +329,7 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
         from .classic import from_classic
 
         return from_classic(env, **kwargs)
-    raise TypeError(f"Expected an environment of gymnasium or vecrl, got {env!r}.")
+    raise TypeError(
+        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. "
+        "Wrap a BatchSimulator in BatchedVectorEnv first."
+    )

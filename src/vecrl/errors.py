@@ -110,7 +110,9 @@ class Failure:
     kind: str = "raised"
 
 
-_ENDINGS = {
+MAX_IDS = 16  # more consecutive ids than these are abbreviated in messages
+
+_ADVICE_BY_COMMAND = {
     "construct": "No environment was created, and no worker is left running.",
     "close": "All environments and workers are closed nevertheless.",
 }
@@ -137,7 +139,7 @@ class WorkerError(VecrlError, RuntimeError):
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         if advice is None:
             commands = {failure.command for failure in self.failures}
-            advice = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
+            advice = _ADVICE_BY_COMMAND.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
         self.advice = advice
         super().__init__("\n".join([*map(_describe, self.failures), advice]))
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
@@ -186,7 +188,7 @@ class remap_failures:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, WorkerError):
             remapped = failures_to_error([new for f in error.failures for new in self._remap(f)], advice=self._advice)
             remapped.results = error.results
@@ -207,7 +209,7 @@ def _rebuild_error(cls: type[WorkerError], failures: list[Failure], advice: str)
     return cls(unpickle_exceptions(failures), advice=advice)
 
 
-def _pickle_exception(error: BaseException | None) -> Any:
+def _pickle_exception(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
     try:
@@ -218,22 +220,29 @@ def _pickle_exception(error: BaseException | None) -> Any:
     return body
 
 
-def _unpickle_exception(body: Any) -> BaseException | None:
+def _unpickle_exception(body: object) -> BaseException | None:
     try:
-        return pickle.loads(body) if body else None
+        return pickle.loads(body) if isinstance(body, bytes) else None
     except BaseException:  # its module may be missing here
         return None
 
 
 def _describe(failure: Failure) -> str:
-    ids = ", ".join(map(str, failure.env_ids))
-    many = "s" if len(failure.env_ids) > 1 else ""
+    ids = _describe_ids(failure.env_ids)
+    plural = "s" if len(failure.env_ids) > 1 else ""
     process = f", pid {failure.pid}" if failure.pid else ""
-    head = f"environment{many} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
+    head = f"environment{plural} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
     if failure.command == "step" and failure.step:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"
     return f"{text}\n{_indent(failure.traceback)}" if failure.traceback else text
+
+
+def _describe_ids(ids: Sequence[int]) -> str:
+    """Returns the ids as text; many consecutive ones as the first and the last."""
+    if len(ids) > MAX_IDS and tuple(ids) == tuple(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]} to {ids[-1]}"
+    return ", ".join(map(str, ids))
 
 
 def _indent(text: str) -> str:

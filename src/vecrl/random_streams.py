@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
@@ -59,8 +60,8 @@ class RandomStreams:
     def __init__(self, seed: int):
         self._seed = seed
         self._bit_generator = np.random.MT19937(0)  # switched as an object, which is faster than copying its state
-        self._states: list[Any] | None = None  # of the streams, from the end of the last block
-        self._process_states: list[Any] = []  # of the process, while a block runs
+        self._states: _States | None = None  # of the streams, from the end of the last block
+        self._process_states: _States | None = None  # of the process, while a block runs
 
     def __enter__(self) -> RandomStreams:
         self._process_states = _get_states()
@@ -73,29 +74,38 @@ class RandomStreams:
 
     def __exit__(self, *_: object) -> None:
         self._states = _get_states()
-        _set_states(self._process_states)
+        if self._process_states is not None:
+            _set_states(self._process_states)
 
 
-def _torch() -> Any:
+class _States(NamedTuple):
+    """The states of the global generators: `random`, NumPy (its bit generator), torch on CPU and CUDA, if loaded."""
+
+    python: tuple[Any, ...]
+    numpy: np.random.BitGenerator
+    torch: object
+    cuda: object
+
+
+def _torch() -> ModuleType | None:
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "manual_seed") else None  # absent while another thread is importing torch
 
 
-def _get_states() -> list[Any]:
-    """Returns the states of all global generators: `random`, NumPy (its bit generator), torch on CPU and CUDA."""
-    states: list[Any] = [random.getstate(), get_bit_generator()]
-    if (torch := _torch()) is not None:
-        states.append(torch.get_rng_state())
-        if torch.cuda.is_initialized():
-            states.append(torch.cuda.get_rng_state_all())
-    return states
+def _get_states() -> _States:
+    torch, on_cpu, on_cuda = _torch(), None, None
+    if torch is not None:
+        on_cpu = torch.get_rng_state()
+        on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return _States(random.getstate(), get_bit_generator(), on_cpu, on_cuda)
 
 
-def _set_states(states: list[Any]) -> None:
+def _set_states(states: _States) -> None:
     """Restores what `_get_states` returned; generators that did not exist then stay unchanged."""
-    random.setstate(states[0])
-    set_bit_generator(states[1])
-    if len(states) > 2:
-        _torch().set_rng_state(states[2])
-    if len(states) > 3:
-        _torch().cuda.set_rng_state_all(states[3])
+    random.setstate(states.python)
+    set_bit_generator(states.numpy)
+    torch = _torch()
+    if torch is not None and states.torch is not None:
+        torch.set_rng_state(states.torch)
+        if states.cuda is not None:
+            torch.cuda.set_rng_state_all(states.cuda)

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vecrl.errors import SpaceError
+
+if TYPE_CHECKING:
+    import torch
 
 Array = Any
 """A NumPy array or a torch tensor."""
@@ -55,7 +59,7 @@ class RunningStats:
         min_variance: float = 0.0,
         clip: float | tuple[float, float] | None = None,
         decay: float = 1.0,
-        device: Any = None,
+        device: str | torch.device | None = None,
     ):
         if not 0 < decay <= 1:
             raise ValueError(f"Expected a decay in (0, 1], got {decay}.")
@@ -188,7 +192,7 @@ class RunningStats:
             out = np.minimum(np.maximum(out, bounds[0]), bounds[1])
         return out.astype(x.dtype if x.dtype.kind == "f" else np.float32, copy=False)
 
-    def _normalize_torch(self, x: Any, bounds: tuple[float, float] | None) -> Any:
+    def _normalize_torch(self, x: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
         torch = _torch()
         _batch_shape(tuple(x.shape), self.shape)
         mean, scale = (torch.as_tensor(a, dtype=torch.float64, device=x.device) for a in self.affine())
@@ -221,7 +225,7 @@ class RunningStats:
                 raise SpaceError(f"Expected {name!r} to have the shape {self.shape}, got {shape}.")
         self._set(state["count"], state["mean"], state["m2"])
 
-    def to(self, device: Any) -> RunningStats:
+    def to(self, device: str | torch.device | None) -> RunningStats:
         """Returns a copy of these statistics on a torch device, or as NumPy arrays if `device` is None."""
         options = {"epsilon": self.epsilon, "min_variance": self.min_variance}
         other = RunningStats(self.shape, **options, clip=self.clip, decay=self.decay, device=device)
@@ -237,7 +241,7 @@ class RunningStats:
 
     # ------------------------------------------------------------------ internals
 
-    def _merge_moments(self, count: Any, mean: Array, m2: Array) -> None:
+    def _merge_moments(self, count: Array, mean: Array, m2: Array) -> None:
         """Adds the moments of other rows. Creates new arrays, so arrays returned earlier do not change."""
         total = self._count + count
         self._all_counted = self._all_counted or (isinstance(count, int | float) and count > 0)
@@ -265,14 +269,14 @@ class RunningStats:
         self._count = total if self.decay != 1.0 else self._count + len(rows)
         self._scale = None
 
-    def _set(self, count: Any, mean: Array, m2: Array) -> None:
+    def _set(self, count: Array, mean: Array, m2: Array) -> None:
         self._count = self._scalar(count)
         self._all_counted = False  # whether every element is known to have been counted
         self.empty = not bool((self._count > 0).any()) if _ndim(self._count) else not self._count
         self._mean, self._m2 = (_copy(self._as_own_array(a)) for a in (mean, m2))
         self._scale: Array | None = None
 
-    def _scalar(self, count: Any) -> Any:
+    def _scalar(self, count: Array) -> Array:
         """Returns a count: a Python number or an array for NumPy; a tensor on a device, as reading a number waits."""
         array = self._as_own_array(count)
         if self.device is None and array.size and (array == array.flat[0]).all():  # equal for all elements
@@ -317,7 +321,7 @@ def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] |
     return float(low), float(high)
 
 
-def _moments_numpy(rows: np.ndarray, mask: Any | None) -> tuple[Any, Array, Array]:
+def _moments_numpy(rows: np.ndarray, mask: np.ndarray | None) -> tuple[Array, Array, Array]:
     if mask is not None and mask.ndim > 1:
         count = np.add.reduce(mask, 0, np.float64)
         mean = np.add.reduce(np.where(mask, rows, 0.0), 0) / np.maximum(count, 1.0)
@@ -331,7 +335,7 @@ def _moments_numpy(rows: np.ndarray, mask: Any | None) -> tuple[Any, Array, Arra
     return count, mean, np.add.reduce(deviations * deviations, 0)
 
 
-def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
+def _moments_torch(rows: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns count, mean and squared deviations without reading a tensor on the host.
 
     So there is no synchronisation with a device, and `torch.compile` can trace it.
@@ -347,13 +351,13 @@ def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
     return count, mean, torch.where(row_mask, rows - mean, 0.0).square().sum(0)
 
 
-def _at_least_one(count: Any) -> Any:
+def _at_least_one(count: Array) -> Array:
     if isinstance(count, int | float):
         return max(count, 1)
     return count.clamp(min=1) if hasattr(count, "clamp") else np.maximum(count, 1)
 
 
-def _ndim(x: Any) -> int:
+def _ndim(x: Array) -> int:
     return getattr(x, "ndim", 0)
 
 
@@ -369,7 +373,7 @@ def _batch_shape(actual: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, 
     return actual[:num_batch_dims]
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     import torch
 
     return torch

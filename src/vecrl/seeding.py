@@ -13,11 +13,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-Numbers = int | Sequence[int] | np.ndarray[Any, Any]
+Numbers: TypeAlias = int | Sequence[int] | np.ndarray
+Seeds: TypeAlias = NDArray[np.uint32] | NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, the increment of splitmix64
 _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -41,7 +43,7 @@ def seed_for(root: int, env_id: int, episode: int = 0) -> int:
     return int(seeds_for(root, env_id, episode))
 
 
-def seeds_for(root: int, env_ids: Numbers, episodes: Numbers = 0) -> np.ndarray[Any, Any]:
+def seeds_for(root: int, env_ids: Numbers, episodes: Numbers = 0) -> NDArray[np.uint32]:
     """Returns the seeds of many environments and episodes, which broadcast; uint32. See `seed_for`.
 
     >>> seeds_for(1, [0, 1]).tolist()
@@ -69,7 +71,7 @@ def stream_for(root: int, name: str) -> int:
 class SeedRule(Protocol):
     """Determines the seed of each episode."""
 
-    def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+    def __call__(self, env_ids: Numbers, episodes: Numbers) -> Seeds:
         """Returns the seeds `[m]` of the environments `[m]` and their episodes `[m]` (or one number for all)."""
         ...
 
@@ -80,7 +82,7 @@ class OwnSeeds:
 
     root: int
 
-    def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+    def __call__(self, env_ids: Numbers, episodes: Numbers) -> Seeds:
         return seeds_for(self.root, env_ids, episodes)
 
 
@@ -90,7 +92,7 @@ class SharedSeeds:
 
     root: int
 
-    def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+    def __call__(self, env_ids: Numbers, episodes: Numbers) -> Seeds:
         return seeds_for(self.root, np.zeros_like(env_ids), episodes)
 
 
@@ -108,7 +110,7 @@ class ListedSeeds:
         """
         _words("seeds", self.seeds)
 
-    def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+    def __call__(self, env_ids: Numbers, episodes: Numbers) -> Seeds:
         ids, episode_numbers = np.broadcast_arrays(env_ids, episodes)
         if ids.max(initial=-1) >= len(self.seeds):
             raise ValueError(f"Expected a seed for each environment up to {ids.max()}, got {len(self.seeds)} seeds.")
@@ -137,7 +139,7 @@ class SeedSet:
             raise ValueError("Expected at least one seed, got none.")
         _words("seeds", self.seeds)
 
-    def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+    def __call__(self, env_ids: Numbers, episodes: Numbers) -> Seeds:
         return np.array(self.seeds, np.uint64)[np.add(env_ids, episodes) % len(self.seeds)]
 
 
@@ -178,7 +180,7 @@ def split_seeds(root: int, *sizes: int) -> list[SeedSet]:
     return [SeedSet(tuple(part.tolist())) for part in parts]
 
 
-def _words(name: str, numbers: Numbers) -> np.ndarray[Any, Any]:
+def _words(name: str, numbers: Numbers) -> NDArray[np.uint64]:
     """Returns a uint64 array, also for one number: NumPy warns if a scalar overflows, but not if an array does."""
     array = np.asarray(numbers)
     if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
@@ -186,8 +188,8 @@ def _words(name: str, numbers: Numbers) -> np.ndarray[Any, Any]:
     return np.atleast_1d(array).astype(np.uint64)
 
 
-def _mix(word: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Applies the finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that mixes all bits."""
+def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Applies the finalizer of splitmix64 (Steele, Lea and Flood, 2014): a bijection that mixes all bits."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])
     word = (word ^ (word >> np.uint64(27))) * np.uint64(_MULTIPLIERS[1])
     return word ^ (word >> np.uint64(31))

@@ -129,15 +129,15 @@ def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monke
     (package / "__init__.py").write_text("raise ImportError('the other one')")
     options = ["--only", "serial-cartpole-64", "--rounds", "1", "--seconds", "0.01", "--against", str(tmp_path)]
     assert main(options) == 1
-    message_text = capsys.readouterr().out
-    assert "vecrl, against               FAILED" in message_text
-    assert "the other one" in message_text
-    assert "gymnasium Sync" not in message_text  # peers are not timed
+    output = capsys.readouterr().out
+    assert "vecrl, against               FAILED" in output
+    assert "the other one" in output
+    assert "gymnasium Sync" not in output  # peers are not timed
     with pytest.raises(SystemExit, match="Expected a checkout of vecrl"):
         main([*options[:-1], str(tmp_path / "nowhere")])
 
 
 def test_ratios_to_another_checkout_are_taken_round_by_round():
     results = [Result("vecrl", "main", [10.0, 20, 40]), Result("vecrl, against", "main", [11.0, 20, 36])]
-    assert report.compared(results[0], results) == "1.000 (0.900 to 1.100)"
-    assert report.compared(results[1], results) is None
+    assert report.compare_checkouts(results[0], results) == "1.000 (0.900 to 1.100)"
+    assert report.compare_checkouts(results[1], results) is None

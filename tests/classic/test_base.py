@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.classic.fixture_envs import WalkEnv
+from tests.fixtures.classic_envs import WalkEnv
 
 from vecrl.classic import BaseEnv, GymEnv
 from vecrl.errors import SpaceError

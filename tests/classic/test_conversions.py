@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.classic.fixture_envs import KINDS, WalkEnv
+from tests.fixtures.classic_envs import KINDS, WalkEnv
 
 from vecrl.classic import BaseEnv, GymEnv, from_classic, to_classic
 from vecrl.classic.conversions import ClassicWrapper

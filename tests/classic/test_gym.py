@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.classic.fixture_envs import EndingEnv
+from tests.fixtures.classic_envs import EndingEnv
 
 from vecrl.classic import Config, GymEnv
 from vecrl.errors import SpaceError

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.classic.fixture_envs import EndingEnv
+from tests.fixtures.classic_envs import EndingEnv
 
 from vecrl.classic import Config, RoboschoolEnv
 from vecrl.classic.roboschool import SIMULATOR_SOURCES

@@ -9,12 +9,12 @@ import gymnasium
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from tests.cli import fixture_envs
+from tests.fixtures import invalid_envs
 from typer.testing import CliRunner
 
 from vecrl.cli.app import app
 
-ODD = ["Sound", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
+ODD = ["Valid", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
 ODD += ["Unmakeable", "Spaceless", "NoObservationSpace", "Exiting", "Stuck", "Unclosable", "Noisy"]
 
 
@@ -43,9 +43,9 @@ def vecrl(monkeypatch):
 
 @pytest.fixture
 def odd():
-    """Registers `Odd/<name>-v0` for each environment in `odd_envs`."""
+    """Registers `Odd/<name>-v0` for each environment of `ODD`."""
     for name in ODD:
-        gymnasium.register(f"Odd/{name}-v0", getattr(fixture_envs, name))
+        gymnasium.register(f"Odd/{name}-v0", getattr(invalid_envs, name))
     yield
     for name in ODD:
         del gymnasium.registry[f"Odd/{name}-v0"]

@@ -35,8 +35,8 @@ def test_traceback_flag_is_accepted_anywhere(capsys):
 
 MY_ENV = """
 import gymnasium
-from tests.cli.fixture_envs import Sound
-gymnasium.register("My-v0", Sound)
+from tests.fixtures.invalid_envs import Valid
+gymnasium.register("My-v0", Valid)
 """
 
 
@@ -70,7 +70,7 @@ def test_envs_lists_a_prefix(vecrl):
 # ---------------------------------------------------------------------- check
 
 
-@pytest.mark.parametrize("env", ["Odd/Sound-v0", "CartPole-v1", "native::MountainCarContinuous-v0"])
+@pytest.mark.parametrize("env", ["Odd/Valid-v0", "CartPole-v1", "native::MountainCarContinuous-v0"])
 def test_check_passes_valid_environments(vecrl, odd, env):
     answer = vecrl("check", env, "--render")
     assert answer.code == 0, answer.out
@@ -142,9 +142,9 @@ def test_rollout_and_bench_run_on_ray(vecrl):
 
 def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     sizes = {"obs_length": 2, "act_length": 2}
-    SavedPolicy("Odd/Sound-v0", "Linear(obs_length, act_length)", sizes, torch.zeros(6)).save(tmp_path / "p.pt")
+    SavedPolicy("Odd/Valid-v0", "Linear(obs_length, act_length)", sizes, torch.zeros(6)).save(tmp_path / "p.pt")
     video = tmp_path / "v.mp4"
-    answer = vecrl("rollout", "Odd/Sound-v0", "--policy", tmp_path / "p.pt", "--episodes", 3, "--video", video)
+    answer = vecrl("rollout", "Odd/Valid-v0", "--policy", tmp_path / "p.pt", "--episodes", 3, "--video", video)
     assert answer.code == 0, answer.out
     assert "saved policy: 3 episodes" in answer.out
     frames, rate = frames_of(video)
@@ -153,7 +153,7 @@ def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     assert (np.diff(levels) > 10).all()
     wrong = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
     assert wrong.code == 1
-    assert "as Odd/Sound-v0 has" in wrong.out
+    assert "as Odd/Valid-v0 has" in wrong.out
 
 
 def test_rollout_reports_results_before_an_interrupt(vecrl, monkeypatch):

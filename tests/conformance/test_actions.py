@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.conformance.fixture_envs import SPACES, echoes, fold_to_number, noise
+from tests.fixtures.gym_envs import SPACES, echoes, fold_to_number, noise
 
 from vecrl.errors import SpaceError
 from vecrl.vector import VectorEnv

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import GYMNASIUM, SPACES, makers
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import GYMNASIUM, SPACES, makers
 
 from vecrl.vector import AsyncVectorEnv, VectorEnv
 
@@ -27,25 +27,25 @@ def drive(make: Callable[[], Any], mode: AutoresetMode) -> list[Any]:
     """Returns all results of a vector environment: resets of every kind, steps, spaces, seeds."""
     with_mask = np.array([True, False, True, False])
     envs = make()
-    message_text: list[Any] = [envs.reset(seed=11)]
+    results: list[Any] = [envs.reset(seed=11)]
     envs.action_space.seed(5)
     for step in range(STEPS):
         if step == 9:
-            message_text.append(envs.reset(seed=[3, None, 7, 8], options={"reset_mask": with_mask.copy(), "more": 1}))
+            results.append(envs.reset(seed=[3, None, 7, 8], options={"reset_mask": with_mask.copy(), "more": 1}))
         if step == 16:
-            message_text.append(envs.reset(seed=[1, None, 2, 3], options={"easy": True}))
+            results.append(envs.reset(seed=[1, None, 2, 3], options={"easy": True}))
         if step == 20:
-            message_text.append(envs.reset())
+            results.append(envs.reset())
         result = envs.step(envs.action_space.sample())
-        message_text.append(copy.deepcopy(result))
+        results.append(copy.deepcopy(result))
         done = result[2] | result[3]
         if mode == AutoresetMode.DISABLED and done.any():
-            message_text.append(envs.reset(options={"reset_mask": done.copy()}))
-    message_text.append((envs.np_random_seed, envs.metadata["autoreset_mode"], envs.num_envs, envs.render_mode))
+            results.append(envs.reset(options={"reset_mask": done.copy()}))
+    results.append((envs.np_random_seed, envs.metadata["autoreset_mode"], envs.num_envs, envs.render_mode))
     for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
-        message_text.append(getattr(envs, name))
+        results.append(getattr(envs, name))
     envs.close()
-    return message_text
+    return results
 
 
 @lru_cache
@@ -61,8 +61,8 @@ def check(make: Callable[[], Any], name: str, mode: AutoresetMode) -> None:
     assert_same(actual, expected)
 
 
-def without_infos(message_text: list[Any]) -> list[Any]:
-    return [part[:-1] if isinstance(part, tuple) and isinstance(part[-1], dict) else part for part in message_text]
+def without_infos(results: list[Any]) -> list[Any]:
+    return [part[:-1] if isinstance(part, tuple) and isinstance(part[-1], dict) else part for part in results]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import Counting, counting, noise
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import CountingEnv, counting, noise
 
 from vecrl.engine.pool import Pool
 from vecrl.engine.transition import Transition
@@ -26,14 +26,14 @@ RAY = pytest.param("ray", 2, marks=pytest.mark.ray)
 def trajectory(kind: str, mode: AutoresetMode, backend: Any, num_workers: int) -> list[Any]:
     fns = counting(N, delay=0.002) if kind == "slow" else noise("dict", N)
     with VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode=mode) as envs:
-        message_text: list[Any] = [envs.reset(seed=2)]
+        results: list[Any] = [envs.reset(seed=2)]
         envs.action_space.seed(4)
         for _ in range(20):
-            message_text.append(result := envs.step(envs.action_space.sample()))
+            results.append(result := envs.step(envs.action_space.sample()))
             done = result[2] | result[3]
             if mode == AutoresetMode.DISABLED and done.any():
-                message_text.append(envs.reset(options={"reset_mask": done}))
-        return copy.deepcopy(message_text)
+                results.append(envs.reset(options={"reset_mask": done}))
+        return copy.deepcopy(results)
 
 
 @lru_cache
@@ -51,7 +51,7 @@ def test_trajectories_are_equal_on_every_backend(kind, backend, num_workers, mod
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 def test_counting_environments_follow_the_autoreset_mode(mode):
     """Environment 0 ends after 2 steps. The expected values are listed step by step."""
-    with VectorEnv([lambda: Counting(0, 2)], autoreset_mode=mode) as envs:
+    with VectorEnv([lambda: CountingEnv(0, 2)], autoreset_mode=mode) as envs:
         envs.reset()
         seen = [envs.step([0]) for _ in range(3 if mode != AutoresetMode.DISABLED else 2)]
     counts = [obs[0].tolist() for obs, *_ in seen]
@@ -78,9 +78,9 @@ def test_num_episodes_is_equal_on_every_backend(backend, num_workers):
 
     def run(**place: Any) -> list[Any]:
         with SyncVectorEnv(counting(N, delay=0.001), num_episodes=2, **place) as env:
-            message_text: list[Any] = [env.reset(seed=3)]
-            message_text += [env.step(np.full(N, k % 4)) for k in range(18)]
-            return message_text
+            results: list[Any] = [env.reset(seed=3)]
+            results += [env.step(np.full(N, k % 4)) for k in range(18)]
+            return results
 
     assert_same(run(backend=backend, num_workers=num_workers), run())
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import makers
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import makers
 
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv, TorchWrapper, VectorEnv, make_vector_env
@@ -50,12 +50,12 @@ CASES = [(name, AutoresetMode.NEXT_STEP) for name in WRAPPERS] + [(name, Autores
 
 def drive(envs: Any, wrap: Callable[[Any], Any]) -> list[Any]:
     env = wrap(envs)
-    message_text: list[Any] = [env.reset(seed=1)]
+    results: list[Any] = [env.reset(seed=1)]
     env.action_space.seed(2)
     for _ in range(30):
-        message_text.append(env.step(env.action_space.sample()))
+        results.append(env.step(env.action_space.sample()))
     env.close()
-    return message_text
+    return results
 
 
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:

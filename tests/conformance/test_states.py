@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import noise
-from tests.envs.transforms.all_transforms import CASES
-from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
-from tests.snapshot.test_snapshot import through_bytes
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import noise
+from tests.fixtures.state_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv, through_bytes
+from tests.fixtures.transforms import CASES
 
 from vecrl.convert import to_vector
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
@@ -55,17 +54,17 @@ VECTORS = {
 
 
 def acted(envs, steps=25):
-    message_text = []
+    results = []
     disabled = getattr(envs, "metadata", {}).get("autoreset_mode") == AutoresetMode.DISABLED
     for _ in range(steps):
         action = envs.action_space.sample()
-        message_text.append(result := envs.step(torch.as_tensor(action) if isinstance(envs, TorchWrapper) else action))
+        results.append(result := envs.step(torch.as_tensor(action) if isinstance(envs, TorchWrapper) else action))
         is_over = np.asarray(result[2] | result[3])
         if disabled and is_over.any():
-            message_text.append(envs.reset(options={"reset_mask": is_over}))
+            results.append(envs.reset(options={"reset_mask": is_over}))
         elif not is_over.shape and is_over:
-            message_text.append(envs.reset())
-    return in_arrays(message_text)
+            results.append(envs.reset())
+    return in_arrays(results)
 
 
 def in_arrays(value):
@@ -184,11 +183,11 @@ TENSORDICTS = {
 def rolled(env, root, steps=9):
     """Returns random steps from `root`, drawn with torch's global generator, which is not part of the state."""
     torch.manual_seed(7)
-    message_text = []
+    results = []
     for _ in range(steps):
         step_td, root = env.step_and_maybe_reset(env.rand_action(root))
-        message_text.append(step_td.clone())
-    return message_text, root
+        results.append(step_td.clone())
+    return results, root
 
 
 @pytest.mark.parametrize("name", TENSORDICTS)

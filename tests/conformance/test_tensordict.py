@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conformance.fixture_envs import counting, noise
+from tests.fixtures.gym_envs import counting, noise
 
 from vecrl.envs import EnvBase, GymWrapper, ParallelEnv
 from vecrl.envs.seed_chain import next_seed
@@ -34,7 +34,7 @@ def made(kind: str, wrapper: type[GymWrapper], backend: str, num_workers: int) -
 def expected(kind: str, seeds: list[int], actions: np.ndarray) -> list[tuple[Any, ...]]:
     """Returns the true successors, rewards, flags and next observations of each step."""
     fns = counting(N) if kind == "slow" else noise("dict", N, infos=False)
-    message_text: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
     with VectorEnv(fns, autoreset_mode="same_step") as envs:
         obs, _ = envs.reset(seed=seeds)
         for action in actions:
@@ -43,8 +43,8 @@ def expected(kind: str, seeds: list[int], actions: np.ndarray) -> list[tuple[Any
             for row in np.flatnonzero(terminated | truncated):
                 for key, value in leaves(info["final_obs"][row]).items():
                     next_td[key][row] = value
-            message_text.append((leaves(root), next_td, reward.astype(np.float32), terminated, truncated))
-    return message_text
+            results.append((leaves(root), next_td, reward.astype(np.float32), terminated, truncated))
+    return results
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> dict[Any, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import counting
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import counting
 
 from vecrl.engine.backends.registry import (
     backend_entry,
@@ -118,3 +118,40 @@ def test_inline_backends_outside_the_process_raise() -> None:
     with pytest.raises(ValueError, match="in_process=True together with runs_inline=True for the backend 'odd'"):
         register_backend("odd", lambda: ToyBackend, runs_inline=True)
     assert "odd" not in backend_names()
+
+
+def test_names_that_are_registered_are_replaced_on_request_only() -> None:
+    for name in ("serial", NAME):
+        with pytest.raises(ValueError, match=f"not registered, got '{name}'. .* replace=True"):
+            register_backend(name, lambda: ToyBackend, in_process=True)
+    register_backend(NAME, lambda: SerialBackend, in_process=True, replace=True)
+    assert not backend_entry(NAME).runs_inline
+
+
+@pytest.mark.parametrize("load", [ToyBackend, "toy:ToyBackend", None, lambda specs, options: ToyBackend])
+def test_loaders_that_are_no_functions_raise(load: Any) -> None:
+    with pytest.raises(TypeError, match="load of the backend 'odd' to be a function"):
+        register_backend("odd", load)
+
+
+def test_empty_names_raise() -> None:
+    for name in ("", None):
+        with pytest.raises(ValueError, match="name of a backend as text"):
+            register_backend(name, lambda: ToyBackend)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (lambda: None, "to return the class of the backend, got None"),
+        (lambda: type("Odd", (), {"send": print}), "got Odd without attach, broadcast, receive, timed_out, kill"),
+        (
+            lambda: type("Odd", (SerialBackend,), {"__init__": lambda self: None}),
+            r"to take \(worker_specs, options\), got",
+        ),
+    ],
+)
+def test_incomplete_backends_are_named_when_they_are_used(load: Any, message: str) -> None:
+    register_backend(NAME, load, in_process=True, replace=True)
+    with pytest.raises(TypeError, match=message):
+        VectorEnv(counting(2), backend=NAME)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.batch_buffers import BatchBuffers
 from vecrl.engine.pool import Pool
@@ -52,7 +53,7 @@ def test_two_maps_of_one_file_share_memory() -> None:
     assert not actual.slots[2].reward.any()
 
 
-class Nested(Counting):
+class Nested(FaultyEnv):
     """Observes its counts in a dict of arrays."""
 
     observation_space = spaces.Dict(
@@ -106,7 +107,7 @@ def _numbers(stored: Any) -> np.ndarray:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("hold", HOLDS)
 def test_held_results_are_not_overwritten(hold: str, backend: str) -> None:
-    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend)
+    pool = make_pool([lambda i=i: FaultyEnv(i) for i in range(4)], backend)
     stored = [HOLDS[hold](pool.reset().obs)]
     before = [_numbers(stored[0])]
     for _ in range(2 * len(pool._buffers.slots)):  # more results than there are slots
@@ -133,7 +134,7 @@ def test_a_leaf_of_a_nested_result_holds_the_slot(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_flags_rewards_and_infos_are_copies(backend: str) -> None:
-    pool = make_pool([lambda i=i: Counting(i, length=2) for i in range(4)], backend)
+    pool = make_pool([lambda i=i: FaultyEnv(i, length=2) for i in range(4)], backend)
     pool.reset()
     first = pool.step(np.zeros(4, int), reset_done=True)
     second = pool.step(np.zeros(4, int), reset_done=True)
@@ -154,7 +155,7 @@ def _addresses(pool: Pool, steps: int) -> set[int]:
 
 
 def test_released_slots_are_reused() -> None:
-    pool = make_pool([Counting] * 2, "serial")
+    pool = make_pool([FaultyEnv] * 2, "serial")
     pool.reset()
     assert len(_addresses(pool, 20)) == 1
     stored = [pool.step(np.zeros(2, int)).obs for _ in range(10)]
@@ -167,7 +168,7 @@ def test_released_slots_are_reused() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_actions_are_copies(backend: str) -> None:
-    class Keeping(Counting):
+    class Keeping(FaultyEnv):
         action_space = spaces.Box(-1, 1, (2,), np.float64)
 
         def step(self, action: Any) -> Any:
@@ -192,7 +193,7 @@ def test_actions_are_copies(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_opaque_observations_are_copies(backend: str) -> None:
-    class Growing(Counting):
+    class Growing(FaultyEnv):
         observation_space = spaces.Sequence(spaces.Discrete(100))
         history: Any = ()
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.infos import InfoBatch, InfoPacker, Infos, merge
 
@@ -113,7 +114,7 @@ def test_nested_dicts_keep_their_masks() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("wanted", [True, False])
 def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
-    class Talking(Counting):
+    class Talking(FaultyEnv):
         def step(self, action: Any) -> Any:
             obs, reward, terminated, truncated, info = super().step(action)
             if self.env_id == 1 and self.count == 2:
@@ -123,17 +124,17 @@ def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
     pool = make_pool([lambda i=i: Talking(i) for i in range(3)], backend, infos=wanted)
     assert dict(pool.reset().infos.items()) == ({i: {"env_id": i} for i in range(3)} if wanted else {})
     for count in (1, 2, 3):
-        message_text = dict(pool.step(np.zeros(3, int)).infos.items())
+        infos = dict(pool.step(np.zeros(3, int)).infos.items())
         expected: dict[int, Any] = {i: {"count": count} for i in range(3)}
         if count == 2:
             expected[1] = {"word": "two", "deep": {"count": 2}}
-        assert message_text == (expected if wanted else {})
+        assert infos == (expected if wanted else {})
     pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gymnasium_episode_statistics_are_preserved(backend: str) -> None:
-    make = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(Counting(length=3))] * 3
+    make = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(FaultyEnv(length=3))] * 3
     pool = make_pool(make, backend)
     pool.reset()
     for _ in range(2):

@@ -7,14 +7,15 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, raises, sleeps
+from tests.fixtures.faulty_envs import FaultyEnv, raises, sleeps
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
 
 
 def _pool(backend: str = "serial", count: int = 4, workers: int = 2, **options: Any) -> Pool:
-    return make_pool([lambda i=i: Counting(i, **options) for i in range(count)], backend, workers)
+    return make_pool([lambda i=i: FaultyEnv(i, **options) for i in range(count)], backend, workers)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -50,7 +51,7 @@ def test_several_commands_can_be_pending(backend: str) -> None:
 
 
 def test_fast_environments_do_not_wait_for_slow_ones() -> None:
-    makers = [lambda i=i: Counting(i, "step", sleeps if i == 0 else None) for i in range(3)]
+    makers = [lambda i=i: FaultyEnv(i, "step", sleeps if i == 0 else None) for i in range(3)]
     for backend in ("threads", "processes"):
         pool = make_pool(makers, backend, 3)
         pool.reset()
@@ -67,7 +68,7 @@ def test_fast_environments_do_not_wait_for_slow_ones() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_seeds_reach_their_environments(backend: str) -> None:
-    class Seeded(Counting):
+    class Seeded(FaultyEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             obs, _ = super().reset(seed=seed)
             return obs, {"seed": -1 if seed is None else seed, "draw": float(self.np_random.random())}
@@ -97,7 +98,7 @@ def test_reset_mask_resets_instead_of_stepping(backend: str) -> None:
 
 
 def test_resetting_a_failed_row_clears_its_failure() -> None:
-    pool = make_pool([lambda i=i: Counting(i, "step", raises if i == 1 else None) for i in range(2)], "serial")
+    pool = make_pool([lambda i=i: FaultyEnv(i, "step", raises if i == 1 else None) for i in range(2)], "serial")
     pool.reset()
     with pytest.raises(WorkerError):
         pool.step(np.zeros(2, int))
@@ -165,7 +166,7 @@ def test_invalid_calls_raise() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_any_space_can_be_stepped(backend: str) -> None:
-    class Rich(Counting):
+    class Rich(FaultyEnv):
         observation_space = spaces.Dict(
             {
                 "box": spaces.Box(-9, 9, (2,), np.float32),
@@ -204,7 +205,7 @@ def test_any_space_can_be_stepped(backend: str) -> None:
     pool.close()
 
 
-class Obedient(gymnasium.Env[Any, Any]):
+class TextActionEnv(gymnasium.Env[Any, Any]):
     """Accepts only its own action words. Episode number n has n + 1 steps."""
 
     observation_space = spaces.Box(0, 9, (1,), np.float64)
@@ -225,7 +226,7 @@ class Obedient(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_opaque_actions_reach_their_rows_beside_reset_rows(backend: str) -> None:
-    pool = make_pool([lambda i=i: Obedient(i) for i in range(3)], backend, 1)
+    pool = make_pool([lambda i=i: TextActionEnv(i) for i in range(3)], backend, 1)
     pool.reset()
     begin = None
     for rewards in ([1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 1, 0]):
@@ -236,7 +237,7 @@ def test_opaque_actions_reach_their_rows_beside_reset_rows(backend: str) -> None
 
 
 def test_concurrent_waits_raise() -> None:
-    pool = make_pool([lambda: Counting(0, "step", sleeps)], "processes", 1)
+    pool = make_pool([lambda: FaultyEnv(0, "step", sleeps)], "processes", 1)
     pool.reset()
     pool.send([0], [0])
     errors: list[Exception] = []

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.faults.fixture_envs import make_pool
+from tests.fixtures.pools import make_pool
 
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 

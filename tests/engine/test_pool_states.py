@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.conformance.fixture_envs import Counting
-from tests.engine.test_pool import BACKENDS, make_pool
-from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
+from tests.fixtures.gym_envs import CountingEnv
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.state_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, SpaceError, StateError, WorkerError
@@ -24,7 +24,9 @@ def steps(pool, count, reset_done=True):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [RichStateEnv, OwnStateEnv, lambda: Counting(0, 7)], ids=["rich", "own", "counting"])
+@pytest.mark.parametrize(
+    "make", [RichStateEnv, OwnStateEnv, lambda: CountingEnv(0, 7)], ids=["rich", "own", "counting"]
+)
 def test_states_include_episode_counters(backend, make):
     pool = make_pool([make] * 4, backend, 2)
     pool.reset([1, 2, 3, 4])
@@ -43,7 +45,7 @@ def test_states_include_episode_counters(backend, make):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_states_of_some_rows_can_be_swapped(backend):
-    pool = make_pool([lambda i=i: Counting(i, 9) for i in range(4)], backend, 2)
+    pool = make_pool([lambda i=i: CountingEnv(i, 9) for i in range(4)], backend, 2)
     pool.reset()
     pool.send([3, 1], np.array([0, 0]))
     pool.recv()
@@ -72,7 +74,7 @@ def test_failed_rows_have_no_state_and_set_state_clears_the_failure():
     pool.close()
 
 
-class Failing(Counting):
+class Failing(CountingEnv):
     def __init__(self, at):
         super().__init__(0, 99)
         self.at = at
@@ -84,7 +86,7 @@ class Failing(Counting):
 
 
 def test_pending_commands_raise():
-    pool = make_pool([lambda: Counting(0)] * 2, "threads", 2)
+    pool = make_pool([lambda: CountingEnv(0)] * 2, "threads", 2)
     pool.reset()
     pool.step_async(np.zeros(2, int))
     with pytest.raises(PendingError, match="pending"):

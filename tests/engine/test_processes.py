@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.pickling import modules_in
 from vecrl.engine.pool import Pool
@@ -18,7 +19,7 @@ from vecrl.engine.pool import Pool
 STARTS = ["forkserver", "spawn"]
 
 
-class ProcessInfoEnv(Counting):
+class ProcessInfoEnv(FaultyEnv):
     """Answers questions about its process."""
 
     def ask(self, question: str) -> Any:
@@ -86,7 +87,7 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
     importers = tmp_path / "importers"
     (tmp_path / "recorded_module.py").write_text(
         f"import os\nwith open({str(importers)!r}, 'a') as file:\n    file.write(f'{{os.getpid()}}\\n')\n"
-        "from tests.faults.fixture_envs import Counting\nclass Recorded(Counting):\n    pass\n"
+        "from tests.fixtures.faulty_envs import FaultyEnv\nclass Recorded(FaultyEnv):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from recorded_module import Recorded  # pyright: ignore[reportMissingImports]
@@ -131,8 +132,8 @@ def test_modules_are_found_in_pickled_factories() -> None:
     def make() -> Any:
         return gymnasium.make("CartPole-v1")
 
-    found = modules_in(cloudpickle.dumps((make, Counting, cloudpickle.dumps(np.random.default_rng))))
-    assert {"gymnasium", "tests.faults.fixture_envs", "gymnasium.envs.classic_control.cartpole"} <= found
+    found = modules_in(cloudpickle.dumps((make, FaultyEnv, cloudpickle.dumps(np.random.default_rng))))
+    assert {"gymnasium", "tests.fixtures.faulty_envs", "gymnasium.envs.classic_control.cartpole"} <= found
     assert any(name.startswith("numpy.random") for name in found), "in a pickle within the pickle"
     assert "__main__" not in found
 
@@ -140,9 +141,9 @@ def test_modules_are_found_in_pickled_factories() -> None:
 @pytest.mark.parametrize("start_method", STARTS)
 def test_invalid_arguments_raise(start_method: Any) -> None:
     with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', got 'fork'"):
-        make_pool([Counting], "processes", 1, start_method="fork")
+        make_pool([FaultyEnv], "processes", 1, start_method="fork")
     with pytest.raises(ValueError, match="backend to be 'serial', 'threads', 'processes' or 'ray', got 'rays'"):
-        make_pool([Counting], "rays", 1, start_method=start_method)
+        make_pool([FaultyEnv], "rays", 1, start_method=start_method)
 
 
 def test_replies_and_commands_may_exceed_pipe_buffers() -> None:
@@ -157,7 +158,7 @@ def test_pools_outlive_the_thread_that_made_them() -> None:
     import threading
 
     made: list[Pool] = []
-    thread = threading.Thread(target=lambda: made.append(make_pool([Counting] * 2, "processes")))
+    thread = threading.Thread(target=lambda: made.append(make_pool([FaultyEnv] * 2, "processes")))
     thread.start()
     thread.join()
     made[0].reset()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.fixture_envs import Interrupt, SilentError, UnpicklableError, UnprintableError
+from tests.fixtures.faulty_envs import SilentError, UnpicklableError, UnprintableError
+from tests.fixtures.interrupts import Interrupt
 
 from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
 from vecrl.engine.backends.worker_connection import WorkerConnection
@@ -66,8 +67,8 @@ def test_replies_round_trip(chunk: int) -> None:
         None,
         _block(5, float),
     ]
-    existing = ReplyCodec()
-    data = b"".join(existing.encode(seq, report) for seq, report in enumerate(sent))
+    encoder = ReplyCodec()
+    data = b"".join(encoder.encode(seq, report) for seq, report in enumerate(sent))
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
     link = WorkerConnection(0, (4, 5), fds[1], fds[2], fds[4])
     received: list[Any] = []
@@ -92,9 +93,9 @@ def test_replies_round_trip(chunk: int) -> None:
 )
 def test_unpicklable_exceptions_keep_their_text(error: Exception) -> None:
     failure = describe_failure((3,), "step", error, 1, 7)
-    existing, local_value = ReplyCodec(), ReplyCodec()
-    data = existing.encode(1, WorkerReply(failures=[failure]))
-    (back,) = local_value.decode(data[8:]).failures
+    encoder, decoder = ReplyCodec(), ReplyCodec()
+    data = encoder.encode(1, WorkerReply(failures=[failure]))
+    (back,) = decoder.decode(data[8:]).failures
     assert (back.env_ids, back.error, back.traceback, back.step) == ((3,), failure.error, failure.traceback, 7)
     assert isinstance(back.exception, type(error)) == isinstance(error, (ValueError, SilentError))
     assert failure.exception is error, "what is encoded is left as it was"

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
-from tests.faults.test_leaked_resources import Script
-from tests.ray_cluster import TestCluster, wait_for
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until
+from tests.fixtures.ray_cluster import TestCluster
+from tests.fixtures.scripts import Script
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
 from vecrl.engine.pool import Pool
@@ -21,7 +23,7 @@ from vecrl.errors import WorkerCrash
 ACTIONS = np.zeros(4, int)
 
 
-class ProcessInfoEnv(Counting):
+class ProcessInfoEnv(FaultyEnv):
     """Answers questions about its process."""
 
     def ask(self, question: str) -> Any:
@@ -59,10 +61,10 @@ def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> 
         r"(?s)environment 0 .*requests 1 CPU, 1 unicorns, did not start within 0.5 s; free in the cluster: [0-9]+ CPU"
     )
     with pytest.raises(WorkerCrash, match=reported):
-        make_pool([Counting] * 2, "ray", ray_options=options)
+        make_pool([FaultyEnv] * 2, "ray", ray_options=options)
     with pytest.raises(ValueError, match=f"Expected address '{cluster.address}'.*got 'localhost:1'"):
-        make_pool([Counting], "ray", 1, ray_options=RayOptions(address="localhost:1"))
-    pool = make_pool([Counting], "ray", 1, ray_options=RayOptions(address=cluster.address))
+        make_pool([FaultyEnv], "ray", 1, ray_options=RayOptions(address="localhost:1"))
+    pool = make_pool([FaultyEnv], "ray", 1, ray_options=RayOptions(address=cluster.address))
     assert pool.reset().obs.shape == (1, 3)
     pool.close()
 
@@ -161,7 +163,7 @@ def test_working_dir_is_uploaded(cluster: TestCluster, tmp_path: Path) -> None:
 def test_working_dir_raises_when_already_connected(tmp_path: Path) -> None:
     options = RayOptions(runtime_env={"working_dir": str(tmp_path)})
     with pytest.raises(ValueError, match=r"folders are uploaded only when it connects.*ray.init\(runtime_env="):
-        make_pool([Counting], "ray", ray_options=options)
+        make_pool([FaultyEnv], "ray", ray_options=options)
 
 
 @pytest.mark.ray
@@ -184,7 +186,7 @@ def test_nodes_without_vecrl_raise(cluster: TestCluster, tmp_path: Path) -> None
     from vecrl.vector import RayOptions
     options = RayOptions(address={cluster.address!r}, runtime_env={{"working_dir": {str(tmp_path / "shipped")!r}}})
     try:
-        VectorEnv([Counting], backend="ray", ray_options=options)
+        VectorEnv([FaultyEnv], backend="ray", ray_options=options)
     except WorkerCrash as error:
         say(str(error).splitlines()[0])
     """,
@@ -199,7 +201,7 @@ BODY = """
     import psutil, ray
     os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
     os.environ["ASKED"] = "here"
-    class Noting(Counting):
+    class Noting(FaultyEnv):
         def close(self):
             open(f"closed-{self.env_id}", "x").close()
         def where(self):
@@ -220,7 +222,7 @@ def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> Non
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = {c.laddr.ip for p in family for c in p.net_connections("inet") if c.status == "LISTEN"}
     say(all(ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1") for ip in listening) or listening)
-    other = VectorEnv([Counting], backend="ray")
+    other = VectorEnv([FaultyEnv], backend="ray")
     say(other.reset()[0].shape)
     other.close()
     say(ray.is_initialized())
@@ -232,7 +234,7 @@ def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> Non
     home = str(("here", "1", str(tmp_path)))
     assert out.splitlines() == ["[1.0, 1.0, 1.0, 1.0]", home, "True", "(1, 3)", "True"]
     assert sorted(path.name for path in tmp_path.glob("closed-*")) == [f"closed-{i}" for i in range(4)]
-    assert wait_for(lambda: not script.others()), script.others()
+    assert wait_until(lambda: not script.others()), script.others()
 
 
 @pytest.mark.ray
@@ -255,4 +257,4 @@ def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, t
     assert time.monotonic() - begin < 8.0
     assert code
     assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")
-    assert wait_for(lambda: not script.others()), script.others()
+    assert wait_until(lambda: not script.others()), script.others()

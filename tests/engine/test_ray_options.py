@@ -4,7 +4,8 @@ import builtins
 from typing import Any
 
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
 from vecrl.errors import VersionError
@@ -29,7 +30,7 @@ def test_invalid_options_raise(given: dict[str, Any], says: str) -> None:
 
 def test_options_raise_on_other_backends() -> None:
     with pytest.raises(ValueError, match="backend='ray' together with ray_options, got backend='processes'"):
-        make_pool([Counting], "processes", 1, ray_options=RayOptions())
+        make_pool([FaultyEnv], "processes", 1, ray_options=RayOptions())
 
 
 def test_missing_ray_raises_with_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,4 +43,4 @@ def test_missing_ray_raises_with_install_hint(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(VersionError, match=r"pip install 'vecrl\[ray\]'"):
-        make_pool([Counting], "ray", 1)
+        make_pool([FaultyEnv], "ray", 1)

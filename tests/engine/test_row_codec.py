@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.conformance.fixture_envs import SPACES
+from tests.fixtures.gym_envs import SPACES
 
 from vecrl.engine.backends.ray_cluster.row_codec import RowCodec
 from vecrl.engine.batch_buffers import BatchBuffers
@@ -16,11 +16,11 @@ ROWS = {"all": None, "some": [0, 2], "some are reset": [1, ~3], "none": []}
 
 def both_ends(observation: spaces.Space, action: spaces.Space) -> tuple[BatchBuffers, BatchBuffers, RowCodec, RowCodec]:
     layouts = Layout(observation), Layout(action)
-    local_value, existing = BatchBuffers(*layouts, N, 3), BatchBuffers(*layouts, N, 1)
-    return local_value, existing, RowCodec(local_value, START, STOP), RowCodec(existing, START, STOP)
+    caller_buffers, worker_buffers = BatchBuffers(*layouts, N, 3), BatchBuffers(*layouts, N, 1)
+    return caller_buffers, worker_buffers, RowCodec(caller_buffers, START, STOP), RowCodec(worker_buffers, START, STOP)
 
 
-def scribble(arrays: list, seed: int) -> None:
+def overwrite(arrays: list, seed: int) -> None:
     """Fills arrays with random bytes; flags get valid booleans."""
     random = np.random.default_rng(seed)
     for array in arrays:
@@ -40,13 +40,13 @@ def leaves(buffers: BatchBuffers, slot: int) -> list:
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("name", ["box", "dict", "dict_of_text", "image", "text"])
 def test_results_round_trip(name: str, rows: str) -> None:
-    local_value, existing, caller, worker = both_ends(SPACES[name], SPACES["discrete"])
-    scribble(leaves(existing, 0)[1:] + existing.final_obs, 1)
-    scribble([existing.slots[0].flags], 2)
-    scribble(leaves(local_value, 1)[1:] + local_value.final_obs, 3)
+    caller_buffers, worker_buffers, caller, worker = both_ends(SPACES[name], SPACES["discrete"])
+    overwrite(leaves(worker_buffers, 0)[1:] + worker_buffers.final_obs, 1)
+    overwrite([worker_buffers.slots[0].flags], 2)
+    overwrite(leaves(caller_buffers, 1)[1:] + caller_buffers.final_obs, 3)
     before = (
-        [leaf.copy() for leaf in leaves(local_value, 1)],
-        [None if f is None else f.copy() for f in local_value.final_obs],
+        [leaf.copy() for leaf in leaves(caller_buffers, 1)],
+        [None if f is None else f.copy() for f in caller_buffers.final_obs],
     )
     asked = Command(Op.STEP, slot=1, rows=ROWS[rows])
     data = worker.pack(Command(Op.STEP, slot=0, rows=ROWS[rows]))
@@ -54,30 +54,30 @@ def test_results_round_trip(name: str, rows: str) -> None:
     chosen = np.zeros(N, bool)
     chosen[START:STOP] = ROWS[rows] is None
     chosen[[START + (r if r >= 0 else ~r) for r in ROWS[rows] or []]] = True
-    for own_value, expected, old in zip(leaves(local_value, 1), leaves(existing, 0), before[0], strict=True):
-        assert own_value[chosen].tobytes() == expected[chosen].tobytes()
-        assert own_value[~chosen].tobytes() == old[~chosen].tobytes()
-    terminated, truncated, was_reset = existing.slots[0].flags
+    for actual, expected, old in zip(leaves(caller_buffers, 1), leaves(worker_buffers, 0), before[0], strict=True):
+        assert actual[chosen].tobytes() == expected[chosen].tobytes()
+        assert actual[~chosen].tobytes() == old[~chosen].tobytes()
+    terminated, truncated, was_reset = worker_buffers.slots[0].flags
     ended = (terminated | truncated) & was_reset & chosen
-    for own_value, expected, old in zip(local_value.final_obs, existing.final_obs, before[1], strict=True):
-        if own_value is not None:
-            assert own_value[ended].tobytes() == expected[ended].tobytes()
-            assert own_value[~ended].tobytes() == old[~ended].tobytes()
+    for actual, expected, old in zip(caller_buffers.final_obs, worker_buffers.final_obs, before[1], strict=True):
+        if actual is not None:
+            assert actual[ended].tobytes() == expected[ended].tobytes()
+            assert actual[~ended].tobytes() == old[~ended].tobytes()
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("name", ["discrete", "dict", "dict_of_text", "text"])
 def test_actions_round_trip(name: str, rows: str) -> None:
-    local_value, existing, caller, worker = both_ends(SPACES["box"], SPACES[name])
-    scribble([*local_value.actions, local_value.reset_mask], 1)
+    caller_buffers, worker_buffers, caller, worker = both_ends(SPACES["box"], SPACES[name])
+    overwrite([*caller_buffers.actions, caller_buffers.reset_mask], 1)
     command = Command(Op.STEP, rows=ROWS[rows], masked=rows == "all")
     worker.unpack_actions(command, caller.pack_actions(command))
     where = [START + (r if r >= 0 else ~r) for r in (range(STOP - START) if ROWS[rows] is None else ROWS[rows])]
-    for own_value, expected in zip(local_value.actions, existing.actions, strict=True):
-        if own_value is not None:
-            assert own_value[where].tobytes() == expected[where].tobytes()
+    for actual, expected in zip(caller_buffers.actions, worker_buffers.actions, strict=True):
+        if actual is not None:
+            assert actual[where].tobytes() == expected[where].tobytes()
             assert not expected[:START].any()
-    assert (existing.reset_mask == (local_value.reset_mask if rows == "all" else 0))[START:STOP].all()
+    assert (worker_buffers.reset_mask == (caller_buffers.reset_mask if rows == "all" else 0))[START:STOP].all()
 
 
 def test_other_commands_carry_no_rows() -> None:

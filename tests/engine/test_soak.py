@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, wait_until, workers_alive
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.processes import wait_until, workers_alive
 
 NUM_ENVS, STEPS = 64, 1600  # 102,400 environment steps
 
@@ -25,7 +27,7 @@ def _memory() -> int:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_hundred_thousand_steps_leak_no_resources(backend: str) -> None:
-    pool = make_pool([lambda i=i: Counting(i, length=5 + i) for i in range(NUM_ENVS)], backend)
+    pool = make_pool([lambda i=i: FaultyEnv(i, length=5 + i) for i in range(NUM_ENVS)], backend)
     pool.reset()
     actions = np.zeros(NUM_ENVS, int)
     episodes, total = 0, 0.0
@@ -50,12 +52,12 @@ def test_a_hundred_thousand_steps_leak_no_resources(backend: str) -> None:
 
 
 def test_two_hundred_pools_leak_no_resources() -> None:
-    make_pool([Counting] * 2, "processes").close()
+    make_pool([FaultyEnv] * 2, "processes").close()
     gc.collect()
     before = psutil.Process().num_fds(), threading.active_count(), len(os.listdir("/proc/self/fd"))
     for number in range(200):
         backend = ("processes", "threads", "serial")[number % 3] if number < 150 else "processes"
-        pool = make_pool([Counting] * 2, backend)
+        pool = make_pool([FaultyEnv] * 2, backend)
         pool.reset()
         pool.step(np.zeros(2, int))
         if number % 10:

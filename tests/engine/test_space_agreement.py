@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import Space, spaces
-from tests.faults.fixture_envs import BACKENDS
+from tests.fixtures.pools import BACKENDS
 
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import RowBuffers, StepNotes

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.transition import Autoreset, AutoresetMode, autoreset_mode, gymnasium_step
 
@@ -44,7 +45,7 @@ EXPECTED = {  # per mode and step: [episode, count] to act on, rewards and done 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", EXPECTED)
 def test_fields_of_each_autoreset_mode_step_by_step(mode: str, backend: str) -> None:
-    pool = make_pool([lambda i=i: Counting(i, length=LENGTHS[i]) for i in range(2)], backend)
+    pool = make_pool([lambda i=i: FaultyEnv(i, length=LENGTHS[i]) for i in range(2)], backend)
     rule = Autoreset(mode, 2)
     pool.reset()
     for obs, reward, ends in EXPECTED[mode]:
@@ -62,7 +63,7 @@ def test_fields_of_each_autoreset_mode_step_by_step(mode: str, backend: str) -> 
 
 
 def test_caller_resets_replace_pending_autoresets() -> None:
-    pool = make_pool([lambda i=i: Counting(i, length=1) for i in range(3)], "serial")
+    pool = make_pool([lambda i=i: FaultyEnv(i, length=1) for i in range(3)], "serial")
     rule = Autoreset("next_step", 3)
     pool.reset()
     assert rule.reset_mask() is None
@@ -78,7 +79,7 @@ def test_caller_resets_replace_pending_autoresets() -> None:
 
 
 def test_final_observations_and_infos_are_indexed_by_id() -> None:
-    pool = make_pool([lambda i=i: Counting(i, length=1 if i == 1 else 0) for i in range(3)], "serial")
+    pool = make_pool([lambda i=i: FaultyEnv(i, length=1 if i == 1 else 0) for i in range(3)], "serial")
     pool.reset()
     obs, reward, terminated, truncated, info = gymnasium_step(pool.step(np.zeros(3, int), reset_done=True), 3)
     np.testing.assert_array_equal(obs[:, 1:], [[0, 1], [1, 0], [0, 1]])

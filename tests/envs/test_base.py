@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import (
     EnvBase,
@@ -24,18 +25,16 @@ from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
-from .counting_envs import Counting, Groups
-
 
 def test_reset_returns_observations_and_flags_without_reward() -> None:
-    first = Counting(2, 3).reset()
+    first = CountingRowsEnv(2, 3).reset()
     assert sorted(first.keys()) == ["count", "done", "terminated"]
     assert first.batch_size == (2,)
     assert not first["done"].any()
 
 
 def test_step_writes_next_into_its_input() -> None:
-    env = Counting(1, 3)
+    env = CountingRowsEnv(1, 3)
     data = env.rand_action(env.reset())
     step_td = env.step(data)
     assert step_td is data
@@ -55,7 +54,7 @@ def test_step_writes_next_into_its_input() -> None:
     ],
 )
 def test_missing_done_flags_are_derived(given: dict[str, bool], done: bool, terminated: bool) -> None:
-    class Flags(Counting):
+    class Flags(CountingRowsEnv):
         def _step(self, tensordict: Any) -> Any:
             flags = {name: torch.full((1,), value) for name, value in given.items()}
             return TensorDict({"count": self.count, "reward": torch.ones(1), **flags}, self.batch_size)
@@ -68,7 +67,7 @@ def test_missing_done_flags_are_derived(given: dict[str, bool], done: bool, term
 
 
 def test_steps_use_the_current_specs() -> None:
-    env = Counting(2, 3)
+    env = CountingRowsEnv(2, 3)
     env.rand_step()
     changed = deepcopy(env).add_truncated_keys()
     assert "truncated" in changed.rand_step()["next"]
@@ -80,7 +79,7 @@ def test_steps_use_the_current_specs() -> None:
 
 
 def test_missing_rewards_raise() -> None:
-    class WithoutReward(Counting):
+    class WithoutReward(CountingRowsEnv):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude("reward")
 
@@ -89,28 +88,28 @@ def test_missing_rewards_raise() -> None:
 
 
 def test_rollouts_stop_at_the_first_done_row() -> None:
-    rollout = Counting(2, 3).rollout(10)
+    rollout = CountingRowsEnv(2, 3).rollout(10)
     assert rollout.shape == (2, 2)
     assert rollout.names == [None, "time"]
     assert rollout["next", "done"].squeeze(-1).tolist() == [[False, True], [False, False]]
 
 
 def test_rollouts_reset_done_rows() -> None:
-    rollout = Counting(2, 3).rollout(6, break_when_any_done=False)
+    rollout = CountingRowsEnv(2, 3).rollout(6, break_when_any_done=False)
     assert rollout["count"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
     assert rollout["next", "count"].squeeze(-1).tolist() == [[1, 2, 1, 2, 1, 2], [1, 2, 3, 1, 2, 3]]
     assert not rollout["done"].any()
 
 
 def test_break_when_all_done_masks_done_rows() -> None:
-    rollout = Counting(2, 4).rollout(10, break_when_all_done=True)
+    rollout = CountingRowsEnv(2, 4).rollout(10, break_when_all_done=True)
     assert rollout["next", "count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 2, 3, 4]]
     assert rollout["next", "reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]], "masked rows get no reward"
     assert rollout["next", "done"][:, -1].all()
 
 
 def test_rollouts_use_policies_actions_and_callbacks() -> None:
-    env, seen = Counting(9), []
+    env, seen = CountingRowsEnv(9), []
     env.rollout(2, lambda td: td.set("action", torch.full((1, 2), 0.5)), lambda e, td: seen.append((e, td.clone())))
     assert [td["action"].flatten().tolist() for _, td in seen] == [[0.5, 0.5]] * 2
     assert [td["next", "count"].item() for e, td in seen if e is env] == [1, 2]
@@ -123,7 +122,7 @@ def test_rollouts_use_policies_actions_and_callbacks() -> None:
 
 
 def test_rollouts_start_from_a_tensordict() -> None:
-    env = Counting(9)
+    env = CountingRowsEnv(9)
     data = env.step_mdp(env.rand_step(env.reset()))
     assert env.rollout(2, tensordict=data, auto_reset=False)["count"].flatten().tolist() == [1, 2]
     assert env.rollout(1, tensordict=TensorDict({"extra": torch.ones(1)}, [1]))["extra"].item() == 1
@@ -132,10 +131,12 @@ def test_rollouts_start_from_a_tensordict() -> None:
 
 
 BATCHES: dict[str, Callable[[], EnvBase]] = {
-    "single": lambda: Counting(2, 9),
-    "transformed": lambda: TransformedEnv(Counting(2, 9), StepCounter()),
-    "serial": lambda: SerialEnv(2, [partial(Counting, 2), partial(Counting, 9)]),
-    "parallel": lambda: TransformedEnv(ParallelEnv(2, [partial(Counting, 2), partial(Counting, 9)]), StepCounter()),
+    "single": lambda: CountingRowsEnv(2, 9),
+    "transformed": lambda: TransformedEnv(CountingRowsEnv(2, 9), StepCounter()),
+    "serial": lambda: SerialEnv(2, [partial(CountingRowsEnv, 2), partial(CountingRowsEnv, 9)]),
+    "parallel": lambda: TransformedEnv(
+        ParallelEnv(2, [partial(CountingRowsEnv, 2), partial(CountingRowsEnv, 9)]), StepCounter()
+    ),
 }
 
 
@@ -179,11 +180,11 @@ def test_rollouts_of_simulators_continue_each_other(kind: str) -> None:
 
 
 def test_rollouts_continue_from_a_tensordict_without_flags() -> None:
-    env = Counting(9)
+    env = CountingRowsEnv(9)
     root = env.reset().exclude("done", "terminated")
     assert env.rollout(2, auto_reset=False, tensordict=root)["next", "count"].flatten().tolist() == [1, 2]
     with pytest.raises(SpaceError, match=r"batch size \(1,\)"):
-        env.rollout(2, auto_reset=False, tensordict=Counting(9, 9).reset())
+        env.rollout(2, auto_reset=False, tensordict=CountingRowsEnv(9, 9).reset())
 
 
 @pytest.mark.parametrize("kind", BATCHES)
@@ -201,7 +202,7 @@ def test_policy_outputs_are_merged_into_the_root(kind: str, trusted: bool, stop:
 
 
 def test_invalid_rollout_arguments_raise() -> None:
-    env = Counting(3)
+    env = CountingRowsEnv(3)
     with pytest.raises(TypeError, match="got both"):
         env.rollout(3, break_when_all_done=True, break_when_any_done=True)
     with pytest.raises(ValueError, match="1 or more, got 0"):
@@ -213,21 +214,21 @@ def test_invalid_rollout_arguments_raise() -> None:
 
 
 def test_the_last_step_can_be_marked_truncated() -> None:
-    rollout = Counting(3, 9).add_truncated_keys().rollout(2, set_truncated=True)
+    rollout = CountingRowsEnv(3, 9).add_truncated_keys().rollout(2, set_truncated=True)
     assert rollout["next", "truncated"].squeeze(-1).tolist() == [[False, True]] * 2
     assert rollout["next", "done"][:, -1].all()
     assert not rollout["next", "terminated"].any()
 
 
 def test_rollouts_write_into_out() -> None:
-    env = Counting(9)
+    env = CountingRowsEnv(9)
     out = env.rollout(3).zero_()
     assert env.rollout(3, out=out) is out
     assert out["next", "count"].flatten().tolist() == [1, 2, 3]
 
 
 def test_step_and_maybe_reset_gives_the_root_of_the_next_step() -> None:
-    env = Counting(1, 3)
+    env = CountingRowsEnv(1, 3)
     step_td, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
     assert step_td["next", "count"].flatten().tolist() == [1, 1]
     assert root["count"].flatten().tolist() == [0, 1]
@@ -236,7 +237,7 @@ def test_step_and_maybe_reset_gives_the_root_of_the_next_step() -> None:
 
 
 def test_set_seed_returns_the_next_seed() -> None:
-    env = Counting(2)
+    env = CountingRowsEnv(2)
     assert env.set_seed(0) == next_seed(0) == 795726461
     assert env.set_seed(5, static_seed=True) == 5
     assert env.seeds == [0, 5]
@@ -247,7 +248,7 @@ def test_set_seed_returns_the_next_seed() -> None:
 
 
 def test_self_resetting_simulators_roll_out() -> None:
-    class Auto(Counting):
+    class Auto(CountingRowsEnv):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
             ended = next_td["done"]
@@ -263,7 +264,7 @@ def test_self_resetting_simulators_roll_out() -> None:
 
 
 def test_dynamic_shapes_are_stacked_lazily() -> None:
-    class Growing(Counting):
+    class Growing(CountingRowsEnv):
         def __init__(self) -> None:
             super().__init__(9)
             self.observation_spec = Composite(seen=Unbounded((1, -1, 2)), shape=[1])
@@ -287,7 +288,7 @@ def test_dynamic_shapes_are_stacked_lazily() -> None:
 
 
 def test_specs_start_with_the_batch_size_and_are_locked() -> None:
-    env = Counting(1, 2)
+    env = CountingRowsEnv(1, 2)
     with pytest.raises(SpaceError, match=r"\(2,\).*'action'.*\(3, 2\)"):
         env.action_spec = Bounded(-1, 1, (3, 2))
     with pytest.raises(RuntimeError, match="locked"):
@@ -302,7 +303,7 @@ def test_specs_start_with_the_batch_size_and_are_locked() -> None:
 
 
 def test_setting_a_spec_sets_its_keys() -> None:
-    env = Groups(("a", "b"), root=False)
+    env = GroupsEnv(("a", "b"), root=False)
     assert env.action_keys == [("a", "action"), ("b", "action")]
     assert env.done_keys_groups == [[("a", "done"), ("a", "terminated")], [("b", "done"), ("b", "terminated")]]
     assert env.reset_keys == [("a", "_reset"), ("b", "_reset")]
@@ -315,19 +316,19 @@ def test_setting_a_spec_sets_its_keys() -> None:
 
 
 def test_nested_groups_are_rolled_out() -> None:
-    rollout = Groups(("a", "b"), root=True).rollout(3)
+    rollout = GroupsEnv(("a", "b"), root=True).rollout(3)
     assert rollout["next", "a", "reward"].shape == (3, 2, 1)
     assert ("a", "reward") not in rollout.keys(include_nested=True)
     assert rollout["a", "val"][:, 0, 0].tolist() == [0, 1, 1]
 
 
 def test_check_env_specs_names_all_differences() -> None:
-    class Wrong(Counting):
+    class Wrong(CountingRowsEnv):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).set("count", torch.zeros(1, 2)).set("extra", torch.zeros(1))
 
-    check_env_specs(Counting(2, 3))
-    check_env_specs(Groups(("a",), root=True), break_when_any_done="both")
+    check_env_specs(CountingRowsEnv(2, 3))
+    check_env_specs(GroupsEnv(("a",), root=True), break_when_any_done="both")
     with pytest.raises(SpaceError) as exc_info:
         check_env_specs(Wrong(5))
     text = str(exc_info.value)
@@ -336,21 +337,21 @@ def test_check_env_specs_names_all_differences() -> None:
 
 
 def test_check_env_specs_preserves_the_torch_rng() -> None:
-    env = Counting(2)
+    env = CountingRowsEnv(2)
     state = torch.random.get_rng_state()
     check_env_specs(env)
     assert state.equal(torch.random.get_rng_state())
 
 
 def test_fake_tensordict_looks_like_a_step() -> None:
-    env = Counting(1, 3)
+    env = CountingRowsEnv(1, 3)
     fake, real = env.fake_tensordict(), env.rand_step(env.reset())
     assert sorted(fake.keys(True, True), key=str) == sorted(real.keys(True, True), key=str)
     assert all(fake[key].shape == real[key].shape for key in real.keys(True, True))
 
 
 def test_closed_environments_raise() -> None:
-    with Counting(2) as env:
+    with CountingRowsEnv(2) as env:
         env.reset()
     env.close()
     with pytest.raises(ClosedError):
@@ -361,16 +362,16 @@ def test_closed_environments_raise() -> None:
 
 def test_wrong_batch_sizes_raise() -> None:
     with pytest.raises(SpaceError, match=r"\(2,\), got one of \(3,\)"):
-        Counting(1, 2).step(TensorDict({"action": torch.zeros(3, 2)}, [3]))
+        CountingRowsEnv(1, 2).step(TensorDict({"action": torch.zeros(3, 2)}, [3]))
 
 
 def test_environments_can_be_pickled() -> None:
-    env = pickle.loads(pickle.dumps(Counting(2, 3, auto_reset=True)))
+    env = pickle.loads(pickle.dumps(CountingRowsEnv(2, 3, auto_reset=True)))
     assert env.rollout(2)["next", "count"].shape == (2, 2, 1)
 
 
 def test_run_type_checks_rejects_other_dtypes() -> None:
-    class Wrong(Counting):
+    class Wrong(CountingRowsEnv):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).set("count", torch.zeros(1, 1))
 
@@ -397,7 +398,7 @@ def test_policy_entries_below_next_are_kept(partial: bool) -> None:
         td = td.set("memory", memory).set(("next", "memory"), memory + 1)
         return env.rand_action(td.set("_step", torch.ones(2, dtype=torch.bool)) if partial else td)
 
-    env = Counting(9, 9)
+    env = CountingRowsEnv(9, 9)
     rollout = env.rollout(4, remembers)
     assert rollout["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
     assert rollout["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
@@ -405,14 +406,14 @@ def test_policy_entries_below_next_are_kept(partial: bool) -> None:
 
 @pytest.mark.parametrize("source", ["environment", "policy", "reader"])
 def test_unspecified_entries_stay_below_next(source: str) -> None:
-    class EnvWithExtraEntries(Counting):
+    class EnvWithExtraEntries(CountingRowsEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("extra", torch.ones(2, 1)).set(("deep", "extra"), torch.ones(2, 1))
 
     def policy_with_extra_entries(td: TensorDictBase) -> TensorDictBase:
         return env.rand_action(td.set(("next", "extra"), torch.ones(*td.batch_size, 1)))
 
-    made: dict[str, Any] = {"environment": lambda: EnvWithExtraEntries(9, 9), "policy": lambda: Counting(9, 9)}
+    made: dict[str, Any] = {"environment": lambda: EnvWithExtraEntries(9, 9), "policy": lambda: CountingRowsEnv(9, 9)}
     env = made[source]() if source in made else GymEnv("Pendulum-v1")
     if source == "reader":
         env.set_info_dict_reader(lambda info, td: td.set("extra", torch.ones(1)) if "reward" in td else td)
@@ -424,7 +425,7 @@ def test_unspecified_entries_stay_below_next(source: str) -> None:
 
 @pytest.mark.parametrize("wrong", [3, {"action": torch.zeros(1)}])
 def test_inputs_that_are_not_tensordicts_raise(wrong: Any) -> None:
-    env = Counting(3)
+    env = CountingRowsEnv(3)
     for call in (env.reset, env.step, env.step_and_maybe_reset):
         with pytest.raises(SpaceError, match=r"Expected a TensorDict of batch size \(1,\), got .*"):
             call(wrong)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, GymEnv, NativeEnv, PendulumEnv, SerialEnv
+from vecrl.envs import EnvBase, GymEnv, NativeEnv, PendulumEnv, SerialEnv, trajectory_buffers
 from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, Unbounded
@@ -65,6 +65,40 @@ def test_overridden_rand_action_is_called(kind: type[EnvBase]) -> None:
 
     env: Any = Left("CartPole-v1") if kind is GymEnv else Left("CartPole-v1", 2)
     assert env.rollout(5)["action"][..., 0].all()
+
+
+OVERRIDDEN = ["read_reward", "_output_transform", "read_obs", "_reset_env", "_reset", "_step", "step", "step_mdp"]
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_overridden_methods_are_called(name: str) -> None:
+    calls: list[str] = []
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return getattr(GymEnv, name)(self, *args, **kwargs)
+
+    changed: Any = type("Changed", (GymEnv,), {name: method})
+    env = changed("CartPole-v1")
+    assert env.rollout(3).shape == (3,)
+    assert calls
+    assert SerialEnv(1, lambda: env).rollout(3).shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["gym", "serial", "native"])
+def test_memory_grows_in_rollouts_that_may_end_early(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollouts = []
+    for limit in (1, 1 << 31):
+        monkeypatch.setattr(trajectory_buffers, "_MAX_PREALLOC_BYTES", limit)
+        env = MAKERS[name]()
+        env.set_seed(3)
+        torch.manual_seed(0)
+        rollouts.append(env.rollout(200))
+        env.close()
+    grown, expected = rollouts
+    assert grown.shape == expected.shape
+    for key in expected.keys(include_nested=True, leaves_only=True):
+        assert grown.get(key).equal(expected.get(key)), key
 
 
 def test_run_type_checks_applies() -> None:

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, TensorDict
+from tests.fixtures.tensordict_envs import CountingRowsEnv
 
 from vecrl.envs import EnvBase, check_env_specs
 from vecrl.specs import Bounded, Composite, Unbounded
-
-from .counting_envs import Counting
 
 torch.set_num_threads(1)
 
@@ -47,7 +46,7 @@ def _plain(limits: list[int], steps: int, stop: str, initial_counts: list[int]) 
 def test_rollouts_equal_a_plain_loop(
     limits: list[int], steps: int, stop: str, contiguous: Any, acting: str, truncate: bool, go_on: bool
 ) -> None:
-    env = Counting(*limits).add_truncated_keys()
+    env = CountingRowsEnv(*limits).add_truncated_keys()
     seen: list[int] = []
     switches: dict[str, Any] = {
         "any": {},
@@ -92,7 +91,7 @@ def test_rollouts_equal_a_plain_loop(
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=2), st.integers(1, 8))
 def test_rollouts_into_out(limits: list[int], steps: int) -> None:
-    env = Counting(*limits)
+    env = CountingRowsEnv(*limits)
     made = env.rollout(steps, break_when_any_done=False)
     existing = torch.zeros_like(made)
     assert env.rollout(steps, break_when_any_done=False, out=existing) is existing
@@ -142,10 +141,10 @@ def test_dynamic_specs_are_checked() -> None:
 
 
 def test_changing_keys_raise_with_their_name() -> None:
-    class Fickle(Growing):
+    class ChangingKeysEnv(Growing):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
             return next_td.exclude("rows") if int(next_td["count"]) % 2 else next_td
 
     with pytest.raises(Exception, match="'rows'"):
-        check_env_specs(Fickle([1, 2, 3, 4, 5]))
+        check_env_specs(ChangingKeysEnv([1, 2, 3, 4, 5]))

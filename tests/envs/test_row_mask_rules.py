@@ -7,11 +7,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
+from tests.fixtures.nested_done_env import FRESH, ROWS, STEPPED, NestedDoneEnv, Place, former, sizes, tree
 
-from vecrl.envs.spec_container import split_key
+from vecrl.envs.keys import split_key
 from vecrl.errors import SpaceError
-
-from .nested_done_env import FRESH, ROWS, STEPPED, NestedDoneEnv, Place, former, sizes, tree
 
 PLACES: list[Place] = [(), ("a",), ("b",), ("a", "sub"), ("b", "sub")]
 

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import EnvBase
 from vecrl.envs.row_masks import RowMasks
 from vecrl.errors import SpaceError
-
-from .counting_envs import Counting, Groups
 
 
 def _mask(*rows: bool) -> torch.Tensor:
@@ -19,13 +18,13 @@ def _mask(*rows: bool) -> torch.Tensor:
 
 def test_only_masked_rows_are_reset() -> None:
     data = TensorDict({"count": torch.ones(2, 1, dtype=torch.int64), "_reset": _mask(False, True)}, [2])
-    assert Counting(5, 5).reset(data) is data
+    assert CountingRowsEnv(5, 5).reset(data) is data
     assert data["count"].flatten().tolist() == [1, 0]
     assert data.get("_reset", None) is None
 
 
 def test_rows_without_previous_values_are_zero() -> None:
-    class Tens(Counting):
+    class Tens(CountingRowsEnv):
         def _reset(self, tensordict=None, **kwargs):
             return super()._reset(tensordict).set("count", torch.full((2, 1), 10))
 
@@ -34,14 +33,14 @@ def test_rows_without_previous_values_are_zero() -> None:
 
 
 def test_empty_masks_reset_nothing() -> None:
-    env = Counting(5, 5)
+    env = CountingRowsEnv(5, 5)
     data = TensorDict({"count": torch.ones(2, 1, dtype=torch.int64), "_reset": _mask(False, False)}, [2])
     assert env.reset(data)["count"].flatten().tolist() == [1, 1]
     assert env.resets == 0
 
 
 def test_invalid_masks_raise() -> None:
-    env = Counting(5, 5)
+    env = CountingRowsEnv(5, 5)
     with pytest.raises(SpaceError, match="Expected a mask beside one of the done flags"):
         env.reset(TensorDict({"nested": {"_reset": _mask(True, False)}}, [2]))
     with pytest.raises(SpaceError, match="to be a bool tensor"):
@@ -50,7 +49,7 @@ def test_invalid_masks_raise() -> None:
         _Born().reset()
 
 
-class _Born(Counting):
+class _Born(CountingRowsEnv):
     def __init__(self):
         super().__init__(5, 5)
 
@@ -69,7 +68,7 @@ def test_masks_of_groups_and_the_root() -> None:
         inner = {name: TensorDict({"val": torch.ones(2, 3), "_reset": mask}, [2]) for name, mask in groups.items()}
         return TensorDict({**inner, "val": torch.ones(3), **root})
 
-    env = Groups(("a", "b"), root=True)
+    env = GroupsEnv(("a", "b"), root=True)
     nested = env.reset(data())
     assert nested["a", "val"][:, 0].tolist() == [1, 0]
     assert nested["b", "val"][:, 0].tolist() == [0, 1]
@@ -85,7 +84,7 @@ masks = st.one_of(st.none(), st.lists(st.booleans(), min_size=2, max_size=2))
 
 @given(root=st.one_of(st.none(), st.booleans()), groups=st.dictionaries(st.sampled_from("abc"), masks, min_size=1))
 def test_masks_may_be_nested(root: bool | None, groups: dict[str, list[bool] | None]) -> None:
-    env = Groups(tuple(groups), root=True)
+    env = GroupsEnv(tuple(groups), root=True)
     data = TensorDict({"val": torch.ones(3)})
     for name, mask in groups.items():
         data[name] = TensorDict({"val": torch.ones(2, 3)}, [2])
@@ -103,7 +102,7 @@ def test_masks_may_be_nested(root: bool | None, groups: dict[str, list[bool] | N
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=8))
 def test_partial_steps_equal_independent_environments(rounds: list[list[bool]]) -> None:
-    env = Counting(99, 99, 99)
+    env = CountingRowsEnv(99, 99, 99)
     root = env.reset()
     for mask in rounds:
         step_td = env.step(env.rand_action(root).set("_step", torch.tensor(mask)))
@@ -116,7 +115,7 @@ def test_partial_steps_equal_independent_environments(rounds: list[list[bool]]) 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=12))
 def test_partial_resets_equal_independent_environments(rounds: list[list[bool]]) -> None:
-    env = Counting(99, 99, 99)
+    env = CountingRowsEnv(99, 99, 99)
     root = env.reset()
     expected = [0, 0, 0]
     for mask in rounds:

@@ -87,11 +87,11 @@ def test_integer_clipping_equals_torchrl() -> None:
 
     values = torch.tensor([-3, 0, 2])
     for ends in ({"low": -0.1, "high": 0.1}, {"low": -1, "high": 1.5}):
-        own_value, theirs = (
+        actual, expected = (
             clip(in_keys=["x"], **ends)(TensorDict(x=values.clone()))["x"] for clip in (ClipTransform, Theirs)
         )
-        assert own_value.dtype == theirs.dtype
-        assert own_value.equal(theirs)
+        assert actual.dtype == expected.dtype
+        assert actual.equal(expected)
 
 
 def test_projections_equal_torchrl() -> None:

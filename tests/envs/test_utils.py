@@ -6,14 +6,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential, set_interaction_type
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 from torch.distributions import Categorical as CategoricalDistribution
 from torch.distributions import Normal
 
 from vecrl.envs import EnvBase, ExplorationType, RandomPolicy, exploration_type, set_exploration_type
 from vecrl.envs.utils import get_available_libraries
 from vecrl.specs import Bounded, Categorical, Composite, OneHot
-
-from .counting_envs import Counting, Groups
 
 
 def _actor(kind: Any = Normal) -> TensorDictSequential:
@@ -54,7 +53,7 @@ def test_exploration_defaults_to_deterministic_and_accepts_names() -> None:
 
 
 def test_rollouts_obey_the_exploration_type() -> None:
-    env = Counting(50)
+    env = CountingRowsEnv(50)
     env.action_spec = Bounded(-100, 100, (1, 1))
     with set_exploration_type(ExplorationType.MODE):
         greedy = env.rollout(20, _actor_of_floats())
@@ -109,31 +108,31 @@ def test_available_libraries_are_listed() -> None:
 
 
 def test_all_actions_lists_every_action() -> None:
-    env = Counting(3, 3)
+    env = CountingRowsEnv(3, 3)
     env.action_spec = Categorical(4, (2,))
     assert env.cardinality() == 4
     assert env.all_actions()["action"].tolist() == [[n, n] for n in range(4)]
     env.action_spec = Categorical(4, (2,), mask=torch.tensor([True, False, True, False]))
     assert env.all_actions()["action"].tolist() == [[0, 0], [2, 2]]
     assert env.all_actions().batch_size == (2, 2)
-    assert Counting(3).cardinality() == float("inf")
+    assert CountingRowsEnv(3).cardinality() == float("inf")
 
 
 def test_specs_of_one_row() -> None:
-    env = Counting(3, 3)
+    env = CountingRowsEnv(3, 3)
     assert env.input_spec_unbatched["full_action_spec", "action"].shape == (2,)
     assert env.output_spec_unbatched["full_observation_spec", "count"].shape == (1,)
-    assert Groups(("a",), root=True).output_spec_unbatched["full_reward_spec", "a", "reward"].shape == (2, 1)
+    assert GroupsEnv(("a",), root=True).output_spec_unbatched["full_reward_spec", "a", "reward"].shape == (2, 1)
 
 
 def test_check_env_specs_is_also_a_method() -> None:
-    Counting(3).check_env_specs(seed=0)
+    CountingRowsEnv(3).check_env_specs(seed=0)
 
 
 def test_environments_hold_a_weak_reference_to_their_collector() -> None:
     class Collector: ...
 
-    env: EnvBase = Counting(3)
+    env: EnvBase = CountingRowsEnv(3)
     assert env.collector is None
     collector = Collector()
     env.register_collector(collector)

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-
-from .fixture_envs import Counting, make_pool, wait_until, workers_alive
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until, workers_alive
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
     """Starts the fork server once, so that no test counts it as a new process."""
-    make_pool([Counting], "processes", 1).close()
+    make_pool([FaultyEnv], "processes", 1).close()
 
 
 @pytest.fixture

@@ -11,22 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import FaultyEnv, GatedEnv, env_fns_with_fault, raises
+from tests.fixtures.pools import arrived, make_pool
+from tests.fixtures.processes import wait_until
 
-from vecrl.engine.closing import GRACE
+from vecrl.engine.pool_closer import GRACE
 from vecrl.envs import GymWrapper, ParallelEnv
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
 from vecrl.venv import BaseVectorEnv
-
-from .fixture_envs import Counting, Gated, arrived, env_fns_with_fault, make_pool, raises, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ANYWHERE = ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)]
 ACTIONS = np.zeros(2, int)
 
 
-def _gated(folder: Path) -> list[Callable[[], Gated]]:
-    return [partial(Gated, i, folder) for i in range(2)]
+def _gated(folder: Path) -> list[Callable[[], GatedEnv]]:
+    return [partial(GatedEnv, i, folder) for i in range(2)]
 
 
 def _close_during(call: Callable[[], Any], envs: Any, folder: Path, end_itself: bool) -> BaseException | None:
@@ -96,7 +97,7 @@ def _rollouts(folder: Path) -> tuple[Any, Callable[[], Any]]:
 
 
 def _parallel(folder: Path) -> tuple[Any, Callable[[], Any]]:
-    env = ParallelEnv(2, [lambda i=i: GymWrapper(Gated(i, folder)) for i in range(2)], envs_per_worker=1)
+    env = ParallelEnv(2, [lambda i=i: GymWrapper(GatedEnv(i, folder)) for i in range(2)], envs_per_worker=1)
     data = env.rand_action(env.reset())
     return env, lambda: env.step(data)
 
@@ -154,7 +155,7 @@ def _step_on(pool: Any, first: threading.Event, raised: list[BaseException]) -> 
 def test_close_ends_a_loop_of_steps_at_any_point() -> None:
     """The loop may be at any point, not only waiting. It never writes to closed descriptors."""
     for _ in range(20):
-        pool = make_pool([partial(Counting, i) for i in range(2)], "processes", step_timeout=30.0)
+        pool = make_pool([partial(FaultyEnv, i) for i in range(2)], "processes", step_timeout=30.0)
         pool.reset()
         raised: list[BaseException] = []
         first = threading.Event()
@@ -194,7 +195,7 @@ def test_signal_handlers_may_close(backend: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 def test_calls_of_two_threads_do_not_mix(backend: str) -> None:
     """Each call returns its own transition, or raises because another command is pending."""
-    pool = make_pool([partial(Counting, i) for i in range(2)], backend, step_timeout=30.0)
+    pool = make_pool([partial(FaultyEnv, i) for i in range(2)], backend, step_timeout=30.0)
     pool.reset()
     steps: list[float] = []
     broken: list[BaseException] = []
@@ -229,7 +230,7 @@ def test_environments_that_have_replied_are_closed_normally(backend: str) -> Non
         pool.close()
 
 
-class SlowToClose(Counting):
+class SlowToClose(FaultyEnv):
     """An environment that takes longer to close than a caller waits for a call of another thread."""
 
     def __init__(self, env_id: int, folder: Path):

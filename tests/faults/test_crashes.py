@@ -9,28 +9,27 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.faults.test_leaked_resources import Script
+from tests.fixtures.faulty_envs import (
+    DEADLY,
+    PLACES,
+    Fault,
+    FaultyEnv,
+    env_fns_with_fault,
+    exits,
+    is_killed,
+    sleeps_forever,
+    starts_children,
+    starts_thread,
+    writes_much,
+)
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until, workers_alive
+from tests.fixtures.scripts import Script
 
 from vecrl.engine.backends.processes import describe_exit
 from vecrl.engine.pool import Pool
 from vecrl.errors import StepTimeout, WorkerCrash
 
-from .fixture_envs import (
-    DEADLY,
-    PLACES,
-    Counting,
-    Fault,
-    env_fns_with_fault,
-    exits,
-    is_killed,
-    make_pool,
-    sleeps_forever,
-    starts_children,
-    starts_thread,
-    wait_until,
-    workers_alive,
-    writes_much,
-)
 from .test_exceptions import _use
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -80,7 +79,7 @@ def test_remaining_workers_continue() -> None:
 
 
 def test_crashes_between_commands_raise_at_the_next_command() -> None:
-    pool = make_pool([Counting] * 2, "processes")
+    pool = make_pool([FaultyEnv] * 2, "processes")
     pool.reset()
     pid = _pids(pool)[1]
     os.kill(pid, signal.SIGKILL)
@@ -91,7 +90,7 @@ def test_crashes_between_commands_raise_at_the_next_command() -> None:
 
 
 def test_crashes_are_noticed_before_other_workers_reply() -> None:
-    makers = [lambda: Counting(0, "step", sleeps_forever), lambda: Counting(1, "step", is_killed)]
+    makers = [lambda: FaultyEnv(0, "step", sleeps_forever), lambda: FaultyEnv(1, "step", is_killed)]
     pool = make_pool(makers, "processes")
     pool.reset()
     begin = time.monotonic()
@@ -132,7 +131,7 @@ def test_large_output_does_not_block_workers(place: str) -> None:
 
 
 def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
-    pool = make_pool([Counting] * 2, "processes")
+    pool = make_pool([FaultyEnv] * 2, "processes")
     pool.reset()
     fork_server = psutil.Process(_pids(pool)[0]).parent()
     assert fork_server is not None
@@ -143,13 +142,13 @@ def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
         pool.step(np.zeros(2, int))
     pool.close()
     assert wait_until(lambda: not fork_server.is_running() or fork_server.status() == psutil.STATUS_ZOMBIE)
-    with_new = make_pool([Counting] * 2, "processes")
+    with_new = make_pool([FaultyEnv] * 2, "processes")
     assert with_new.reset().obs.shape == (2, 3)
     with_new.close()
 
 
 def test_stopped_workers_time_out_and_can_be_closed() -> None:
-    pool = make_pool([Counting] * 2, "processes", step_timeout=0.2)
+    pool = make_pool([FaultyEnv] * 2, "processes", step_timeout=0.2)
     pool.reset()
     pid = _pids(pool)[1]
     os.kill(pid, signal.SIGSTOP)

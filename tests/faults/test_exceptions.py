@@ -6,23 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from vecrl.engine.pool import Pool
-from vecrl.errors import PendingError, WorkerError
-
-from .fixture_envs import (
-    BACKENDS,
+from tests.fixtures.faulty_envs import (
     PLACES,
     RAISING,
-    Counting,
     Fault,
+    FaultyEnv,
     UnprintableError,
     env_fns_with_fault,
-    make_pool,
     raises,
     raises_unpicklable,
     raises_unprintable,
 )
+from tests.fixtures.pools import BACKENDS, make_pool
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import PendingError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -121,7 +119,7 @@ def test_exceptions_are_attached_if_picklable(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_failing_autoresets_fail_their_row_only(backend: str) -> None:
-    class Once(Counting):
+    class Once(FaultyEnv):
         def reset(self, **keywords: Any) -> Any:
             if self.episode == 0 and self.env_id == 1:
                 self.episode = 1
@@ -144,7 +142,7 @@ def test_failing_autoresets_fail_their_row_only(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_close_failures_do_not_stop_other_closes(backend: str, tmp_path: Any) -> None:
-    class Noting(Counting):
+    class Noting(FaultyEnv):
         def close(self) -> None:
             (tmp_path / str(self.env_id)).touch()
             super().close()

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pending import PendingCommand
 from vecrl.engine.pool import Pool
-
-from .fixture_envs import BACKENDS, Counting, make_pool
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(4, int)
@@ -60,7 +60,7 @@ def _work(pool: Pool, rounds: int = 1000) -> None:
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reset_recovers_from_interrupts(backend: str) -> None:
-    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=10.0)
+    pool = make_pool([lambda i=i: FaultyEnv(i) for i in range(4)], backend, 2, step_timeout=10.0)
     _work(pool, 1)  # modules that are imported on first use
     random = np.random.default_rng(1)
     for _ in range(150):
@@ -80,7 +80,7 @@ def test_reset_recovers_from_interrupts(backend: str) -> None:
 def test_interrupts_between_send_and_receive(to: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers rare moments: between the commands to two workers, and between the arrival and the recording of a
     reply."""
-    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=5.0)
+    pool = make_pool([lambda i=i: FaultyEnv(i) for i in range(4)], backend, 2, step_timeout=5.0)
     pool.reset()
     sends, receives = pool._backend.send, pool._backend.receive
 
@@ -116,7 +116,7 @@ def test_interrupts_between_send_and_receive(to: str, backend: str, monkeypatch:
 @pytest.mark.parametrize("moment", ["start", "send", "gather"])
 def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interrupt comes at every point in turn. The worker counts as lost until its replacement exists."""
-    makers = [lambda i=i: Counting(i) for i in range(4)]
+    makers = [lambda i=i: FaultyEnv(i) for i in range(4)]
     pool = make_pool(makers, "processes", 2, on_failure="restart")
     pool.reset(seeds=range(4))
     os.kill(pool.worker_infos[1].pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_environments_that_interrupt_themselves(backend: str) -> None:
-    class Interrupting(Counting):
+    class Interrupting(FaultyEnv):
         def step(self, action: Any) -> Any:
             if self.env_id == 1 and self.episode == 0:
                 raise KeyboardInterrupt

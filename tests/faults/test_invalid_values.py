@@ -8,19 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.fixtures.faulty_envs import FaultyEnv, Unpicklable, Unrebuildable, env_fns_with_fault, raises, returns_value
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.errors import SerializationError, SpaceError, WorkerError
-
-from .fixture_envs import (
-    BACKENDS,
-    Counting,
-    Unpicklable,
-    Unrebuildable,
-    env_fns_with_fault,
-    make_pool,
-    raises,
-    returns_value,
-)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -101,7 +92,7 @@ def test_invalid_reset_results_raise(obs: Any, text: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compensating_wrong_lengths_are_detected(backend: str) -> None:
-    makers = [lambda n=n: Counting(0, "step", _step(np.ones(n))) for n in (2, 4)]
+    makers = [lambda n=n: FaultyEnv(0, "step", _step(np.ones(n))) for n in (2, 4)]
     pool = make_pool(makers, backend, 1)
     pool.reset()
     with pytest.raises(WorkerError, match="got \\(2,\\)") as exc_info:
@@ -134,7 +125,7 @@ def test_check_nan(what: str, backend: str) -> None:
 
 @pytest.mark.parametrize("thing", [Unpicklable, Unrebuildable, threading.Lock], ids=lambda t: t.__name__)
 def test_unpicklable_results_raise_with_their_environment(thing: Any) -> None:
-    def tells(env: Counting) -> Any:
+    def tells(env: FaultyEnv) -> Any:
         return GOOD, 1.0, False, False, {"thing": thing()}
 
     pool = make_pool(env_fns_with_fault("step", tells, count=4), "processes")
@@ -165,12 +156,12 @@ def test_unpicklable_attributes_raise(backend: str) -> None:
     pool.close()
 
 
-def _locks(env: Counting) -> Any:
+def _locks(env: FaultyEnv) -> Any:
     return threading.Lock()
 
 
 def test_unpicklable_observations_raise() -> None:
-    class Opaque(Counting):
+    class Opaque(FaultyEnv):
         observation_space = spaces.Sequence(spaces.Discrete(2))
 
         def _observe(self) -> Any:
@@ -189,7 +180,7 @@ def test_unpicklable_observations_raise() -> None:
 
 @pytest.mark.parametrize("give", ["values", "options", "some options"])
 def test_unpicklable_commands_leave_no_pending_commands(give: str) -> None:
-    pool = make_pool([Counting] * 2, "processes", step_timeout=5.0)
+    pool = make_pool([FaultyEnv] * 2, "processes", step_timeout=5.0)
     pool.reset()
     lock = threading.Lock()
     uses: dict[str, Callable[[], Any]] = {
@@ -206,12 +197,12 @@ def test_unpicklable_commands_leave_no_pending_commands(give: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_factories_of_different_environments_raise(backend: str) -> None:
-    class Other(Counting):
+    class Other(FaultyEnv):
         observation_space = spaces.Box(0, 1, (2,))
 
     for workers in (1, 2):
         with pytest.raises(SpaceError, match=r"environment 1.*Box\(0\.0, 1\.0, \(2,\)"):
-            make_pool([Counting, Other], backend, workers)
+            make_pool([FaultyEnv, Other], backend, workers)
 
 
 @pytest.mark.parametrize("holder", ["lock", "instance", "thread"])
@@ -220,13 +211,13 @@ def test_unpicklable_factories_raise(holder: str) -> None:
     with pytest.raises(
         SerializationError, match=r"The factory of environments 1 to 1 cannot be pickled.*inside the factory"
     ):
-        make_pool([Counting, lambda: Counting(stored is None)], "processes")
+        make_pool([FaultyEnv, lambda: FaultyEnv(stored is None)], "processes")
 
 
 def test_factories_that_fail_to_unpickle_raise() -> None:
     thing = Unrebuildable()
     with pytest.raises(WorkerError, match=r"environment 1 .* in 'construct': ImportError: never to be rebuilt"):
-        make_pool([Counting, lambda: Counting(thing is None)], "processes")
+        make_pool([FaultyEnv, lambda: FaultyEnv(thing is None)], "processes")
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
@@ -235,8 +226,8 @@ def test_modules_that_raise_on_import(start_method: Any, tmp_path: Any, monkeypa
         "import os\n"
         f"if os.getpid() != {__import__('os').getpid()}:\n"
         "    raise RuntimeError('no worker may import me')\n"
-        "from tests.faults.fixture_envs import Counting\n"
-        "def make():\n    return Counting()\n"
+        "from tests.fixtures.faulty_envs import FaultyEnv\n"
+        "def make():\n    return FaultyEnv()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from only_in_parent import make  # pyright: ignore[reportMissingImports]

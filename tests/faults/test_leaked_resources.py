@@ -2,77 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-
-from .fixture_envs import wait_until
-
-ROOT = Path(__file__).parents[2]
-HEAD = """
-import os, signal, subprocess, sys, time
-import numpy as np
-from vecrl.vector import VectorEnv
-from tests.faults.fixture_envs import Counting, sleeps_forever, starts_children
-from functools import partial
-
-def make(place="", fault=None, count=4, **options):
-    options = {"backend": "processes", "num_workers": 2} | options
-    return VectorEnv([partial(Counting, i, place, fault) for i in range(count)], **options)
-
-def say(text):  # in one piece, between those of others
-    os.write(1, f"{text}\\n".encode())
-"""
-
-
-class Script:
-    """A script in its own process, with a marker that identifies all processes that it starts."""
-
-    def __init__(self, body: str, folder: Path):
-        self.token = f"vecrl-test-{uuid.uuid4().hex}"
-        self.path = folder / "script.py"
-        self.path.write_text(HEAD + textwrap.dedent(body))
-        environment = os.environ | {"VECRL_TEST": self.token, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(self.path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-
-    def wait_for(self, line: str) -> None:
-        """Reads the script's output up to a line."""
-        assert self.process.stdout is not None
-        for actual in self.process.stdout:
-            if actual.strip() == line:
-                return
-        raise AssertionError(f"ended before it said {line!r}: {self.process.communicate()}")
-
-    def finish(self, seconds: float = 10.0) -> tuple[int, str, str]:
-        """Returns its exit status and output, after the script and all its processes have ended."""
-        out, err = self.process.communicate(timeout=seconds)
-        return self.process.returncode, out, err
-
-    def others(self) -> list[psutil.Process]:
-        """Returns all direct and indirect child processes of the script."""
-        found: list[psutil.Process] = []
-        for process in psutil.process_iter():
-            try:
-                own_value = process.environ().get("VECRL_TEST") == self.token
-                if own_value and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+from tests.fixtures.processes import wait_until
+from tests.fixtures.scripts import Script
 
 
 @pytest.fixture
@@ -211,7 +147,7 @@ def test_ctrl_c_during_steps_leaves_no_processes(run: type) -> None:
 def test_scripts_can_continue_after_ctrl_c(backend: str, run: type) -> None:
     script = run(
         f"""
-        from tests.faults.fixture_envs import sleeps_once
+        from tests.fixtures.faulty_envs import sleeps_once
         envs = make("step", sleeps_once, backend={backend!r})
         envs.reset()
         try:
@@ -227,14 +163,14 @@ def test_scripts_can_continue_after_ctrl_c(backend: str, run: type) -> None:
     os.killpg(script.process.pid, signal.SIGINT)
     code, out, err = script.finish()
     assert (code, err) == (0, "")
-    message_text = [line for line in out.splitlines() if line != "asleep"]
-    assert message_text == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
+    lines = [line for line in out.splitlines() if line != "asleep"]
+    assert lines == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
 
 
 def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(
         "import os, time\nif 'SLOW' in os.environ:\n    os.write(1, b'importing\\n')\n    time.sleep(30)\n"
-        "from tests.faults.fixture_envs import Counting\nclass Slow(Counting):\n    pass\n"
+        "from tests.fixtures.faulty_envs import FaultyEnv\nclass Slow(FaultyEnv):\n    pass\n"
     )
     script = run(
         """
@@ -255,7 +191,7 @@ def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: P
 def test_scripts_need_no_main_guard(run: type) -> None:
     code, out, err = run(
         """
-        class Mine(Counting):
+        class Mine(FaultyEnv):
             def __init__(self, number):
                 super().__init__(number)
         say("imported")
@@ -273,10 +209,10 @@ def test_scripts_can_register_their_environment(start_method: str, run: type) ->
     code, out, err = run(
         f"""
         import gymnasium
-        class Mine(Counting):
+        class Mine(FaultyEnv):
             pass
         gymnasium.register("Mine-v0", entry_point=Mine)
-        gymnasium.register("Theirs-v0", entry_point="tests.faults.fixture_envs:Counting")
+        gymnasium.register("Theirs-v0", entry_point="tests.fixtures.faulty_envs:FaultyEnv")
         makers = [lambda i=i: gymnasium.make(i).unwrapped for i in ("Mine-v0", "Theirs-v0")]
         envs = VectorEnv(makers, backend="processes", num_workers=2, start_method={start_method!r})
         say(envs.reset()[0].shape)
@@ -332,7 +268,7 @@ def test_too_few_descriptors_raise(run: type) -> None:
 def test_unclosed_environments_are_closed_at_exit(backend: str, ending: str, run: type, tmp_path: Path) -> None:
     run(
         f"""
-        class Noting(Counting):
+        class Noting(FaultyEnv):
             def close(self):
                 open({str(tmp_path)!r} + f"/closed-{{self.env_id}}", "x").close()
         envs = VectorEnv([partial(Noting, i) for i in range(4)], backend={backend!r}, num_workers=2)

@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.ray_cluster import TestCluster, wait_for
-
-from vecrl.engine.pool import Pool
-from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
-
-from .fixture_envs import (
+from tests.fixtures.faulty_envs import (
     DEADLY,
     PLACES,
     RAISING,
-    Counting,
     Fault,
+    FaultyEnv,
     Unpicklable,
     Unrebuildable,
     env_fns_with_fault,
-    make_pool,
     raises,
     sleeps,
     sleeps_forever,
 )
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until
+from tests.fixtures.ray_cluster import TestCluster
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
 
 pytestmark = pytest.mark.ray
 ACTIONS = np.zeros(4, int)
@@ -50,7 +50,7 @@ def use(pool: Pool, place: str) -> Any:
 def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
     """Environment i raises at the i-th place. Failing constructors are tested separately, since they leave no pool."""
     places = [place for place in PLACES if place != "construct"]
-    pool = make_pool([partial(Counting, i, places[i], fault) for i in range(5)], "ray")
+    pool = make_pool([partial(FaultyEnv, i, places[i], fault) for i in range(5)], "ray")
     actions = np.zeros(5, int)
     uses = {"step": lambda: pool.step(actions), "peek": lambda: pool.invoke("call", "peek", [((), {})] * 5)}
     for i, place in enumerate(places):
@@ -73,7 +73,7 @@ def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
 def test_failing_constructors_leave_no_actors(cluster: TestCluster) -> None:
     with pytest.raises(WorkerError, match=r"environment 1 .* in 'construct': ArithmeticError: went wrong on purpose"):
         make_pool(env_fns_with_fault("construct", raises), "ray")
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda f: f.__name__)
@@ -99,12 +99,12 @@ def test_crashed_actors_are_reported_and_others_continue(fault: Fault) -> None:
 
 
 def test_crashes_between_and_during_commands_are_reported() -> None:
-    pool = make_pool([lambda: Counting(0, "step", sleeps_forever), Counting], "ray")
+    pool = make_pool([lambda: FaultyEnv(0, "step", sleeps_forever), FaultyEnv], "ray")
     pool.reset()
     pid = pool.invoke("get", "pid")[1]
     pool.send([0], [0])
     os.kill(pid, signal.SIGKILL)
-    assert wait_for(lambda: not psutil.pid_exists(pid))
+    assert wait_until(lambda: not psutil.pid_exists(pid))
     begin = time.monotonic()
     pool.send([1], [0])
     with pytest.raises(WorkerCrash, match="environment 1 "):
@@ -139,12 +139,12 @@ def test_hung_actors_time_out_and_can_be_closed(stop: str, cluster: TestCluster)
     begin = time.monotonic()
     pool.close()
     assert time.monotonic() - begin < 3.0
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 def test_unpicklable_results_fail_their_environment() -> None:
-    makers = [Counting, partial(Counting, 1, "peek", lambda env: Unpicklable()), partial(Counting, 2, "peek")]
-    pool = make_pool([*makers, partial(Counting, 3, "peek", lambda env: Unrebuildable())], "ray", 4)
+    makers = [FaultyEnv, partial(FaultyEnv, 1, "peek", lambda env: Unpicklable()), partial(FaultyEnv, 2, "peek")]
+    pool = make_pool([*makers, partial(FaultyEnv, 3, "peek", lambda env: Unrebuildable())], "ray", 4)
     pool.reset()
     with pytest.raises(WorkerError) as exc_info:
         use(pool, "peek")
@@ -156,16 +156,16 @@ def test_unpicklable_results_fail_their_environment() -> None:
 
 
 def test_garbage_collected_pools_end_their_actors(cluster: TestCluster) -> None:
-    pool = make_pool([Counting] * 2, "ray")
+    pool = make_pool([FaultyEnv] * 2, "ray")
     pool.reset()
     assert len(cluster.actors()) == 2
     del pool
     gc.collect()
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 def test_forking_the_caller_does_not_affect_actors() -> None:
-    pool = make_pool([Counting] * 2, "ray")
+    pool = make_pool([FaultyEnv] * 2, "ray")
     pool.reset()
     pid = os.fork()
     if pid == 0:
@@ -176,7 +176,7 @@ def test_forking_the_caller_does_not_affect_actors() -> None:
 
 
 def test_reset_recovers_from_ctrl_c() -> None:
-    pool = make_pool([partial(Counting, i) for i in range(4)], "ray", 2, step_timeout=10.0)
+    pool = make_pool([partial(FaultyEnv, i) for i in range(4)], "ray", 2, step_timeout=10.0)
     pool.reset()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     random = np.random.default_rng(1)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import Fault, exits, is_killed, raises, sleeps_forever
 
 from vecrl.seeding import seed_for
 
-from .fixture_envs import Fault, exits, is_killed, raises, sleeps_forever
 from .test_recovery import ACTIONS, _pool
 
 pytestmark = pytest.mark.ray

@@ -11,30 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import (
+    FaultyEnv,
+    env_fns_with_fault,
+    exits,
+    is_killed,
+    raises,
+    returns_value,
+    sleeps_forever,
+)
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.processes import wait_until, workers_alive
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.seeding import seed_for
 
-from .fixture_envs import (
-    BACKENDS,
-    Counting,
-    env_fns_with_fault,
-    exits,
-    is_killed,
-    make_pool,
-    raises,
-    returns_value,
-    sleeps_forever,
-    wait_until,
-    workers_alive,
-)
-
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
 
 
-class FailsOnce(Counting):
+class FailsOnce(FaultyEnv):
     """Commits its fault only in its first instance, which a file records. Its info has its seed."""
 
     def __init__(self, env_id: int, place: str = "", fault: Any = None, at: int = 0, mark: str = "", length: int = 0):
@@ -43,7 +40,7 @@ class FailsOnce(Counting):
         elif mark:
             inner = fault
 
-            def fault(env: Counting) -> Any:
+            def fault(env: FaultyEnv) -> Any:
                 with open(mark, "w"):
                     return inner(env)
 
@@ -237,7 +234,7 @@ def test_steps_with_all_rows_masked_repeat_the_last_results(tmp_path: Any) -> No
 
 @pytest.mark.parametrize("on_failure", ["restart", "mask"])
 def test_the_restart_budget_is_respected(on_failure: Any, caplog: pytest.LogCaptureFixture) -> None:
-    makers = [lambda i=i: Counting(i, "step", raises) for i in range(3)]
+    makers = [lambda i=i: FaultyEnv(i, "step", raises) for i in range(3)]
     pool = make_pool(makers, "serial", 1, on_failure=on_failure, restarts_per_hour=2)
     pool.reset()
     with caplog.at_level(logging.WARNING, "vecrl"), pytest.raises(WorkerError, match="environment 2") as exc_info:
@@ -259,13 +256,13 @@ def test_the_restart_budget_is_respected(on_failure: Any, caplog: pytest.LogCapt
 def test_failed_restarts_are_reported() -> None:
     lives = []
 
-    def make() -> Counting:
+    def make() -> FaultyEnv:
         lives.append(1)
         if len(lives) > 1:
             raise OSError("the licence server is gone")
-        return Counting(1, "step", raises)
+        return FaultyEnv(1, "step", raises)
 
-    pool = make_pool([Counting, make], "serial", 1, on_failure="restart")
+    pool = make_pool([FaultyEnv, make], "serial", 1, on_failure="restart")
     pool.reset()
     with pytest.raises(WorkerError, match="the licence server is gone") as exc_info:
         pool.step(ACTIONS[:2])
@@ -278,11 +275,11 @@ def test_results_are_the_same_on_every_backend(tmp_path: Any) -> None:
     for number, backend in enumerate(BACKENDS):
         pool = _pool(backend, raises, tmp_path / f"mark{number}", check_nan=True)
         t = pool.reset([1, 2, 3])
-        own_value = [dict(t.infos.items())]
+        values = [dict(t.infos.items())]
         for _ in range(4):
             t = pool.step(ACTIONS, reset_done=True)
-            own_value += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
-        rows.append(own_value)
+            values += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
+        rows.append(values)
         pool.close()
     assert rows[0] == rows[1] == rows[2]
 
@@ -402,7 +399,7 @@ def test_restarts_use_the_seeds_of_a_restored_state(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("on_failure", ["restart", "mask"])
 def test_crashes_beyond_the_budget_raise_in_every_command(on_failure: Any) -> None:
-    makers = [lambda i=i: Counting(i, "step", is_killed) for i in range(3)]
+    makers = [lambda i=i: FaultyEnv(i, "step", is_killed) for i in range(3)]
     pool = make_pool(makers, "processes", 3, on_failure=on_failure, restarts_per_hour=2)
     pool.reset()
     with pytest.raises(WorkerCrash) as exc_info:
@@ -422,13 +419,13 @@ def test_crashes_beyond_the_budget_raise_in_every_command(on_failure: Any) -> No
 def test_failed_restarts_raise_in_every_command(tmp_path: Any) -> None:
     mark = tmp_path / "made"
 
-    def make() -> Counting:
+    def make() -> FaultyEnv:
         if mark.exists():
             raise OSError("the licence server is gone")
         mark.touch()
-        return Counting(1, "step", is_killed)
+        return FaultyEnv(1, "step", is_killed)
 
-    pool = make_pool([Counting, make], "processes", 2, on_failure="restart")
+    pool = make_pool([FaultyEnv, make], "processes", 2, on_failure="restart")
     pool.reset()
     with pytest.raises(WorkerError, match="the licence server is gone"):
         pool.step(ACTIONS[:2])
@@ -443,9 +440,9 @@ def test_failed_restarts_raise_in_every_command(tmp_path: Any) -> None:
 
 def test_exclusions_are_reported_once(tmp_path: Any) -> None:
     makers = [
-        partial(Counting, 0, "step", raises, 2),
-        partial(Counting, 1, "step", is_killed, 4),
-        partial(Counting, 2),
+        partial(FaultyEnv, 0, "step", raises, 2),
+        partial(FaultyEnv, 1, "step", is_killed, 4),
+        partial(FaultyEnv, 2),
     ]
     pool = make_pool(makers, "processes", 2, on_failure="mask")  # environments 0 and 1 share a worker, or 1 and 2 do
     pool.reset()
@@ -458,7 +455,7 @@ def test_exclusions_are_reported_once(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [[99], [-1], [0.5], []])
 def test_cancel_rejects_unknown_ids(wrong: Any) -> None:
-    pool = make_pool([Counting] * 2, "serial", 1)
+    pool = make_pool([FaultyEnv] * 2, "serial", 1)
     with pytest.raises((IndexError, ValueError), match="Expected ids"):
         pool.cancel(wrong)
     pool.close()

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import FaultyEnv, env_fns_with_fault, sleeps, sleeps_forever
+from tests.fixtures.pools import arrived, make_pool
+from tests.fixtures.processes import wait_until
 
 from vecrl.engine import pending as pending_module
 from vecrl.engine.pending import PendingCommands
@@ -13,8 +16,6 @@ from vecrl.engine.pool import Pool
 from vecrl.engine.worker import Op
 from vecrl.errors import StepTimeout
 from vecrl.venv import BaseVectorEnv
-
-from .fixture_envs import Counting, arrived, env_fns_with_fault, make_pool, sleeps, sleeps_forever, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 RAY = pytest.param("ray", marks=pytest.mark.ray)
@@ -32,7 +33,7 @@ def _late_by(pool: Pool, seconds: float) -> None:
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", RAY])
 def test_no_transition_is_lost(backend: Any, policy: Any) -> None:
     options: Any = {"step_timeout": 30.0, "on_failure": policy}
-    with BaseVectorEnv([partial(Counting, i) for i in range(4)], wait_num=1, backend=backend, **options) as envs:
+    with BaseVectorEnv([partial(FaultyEnv, i) for i in range(4)], wait_num=1, backend=backend, **options) as envs:
         envs.reset()
         used = [info["env_id"] for info in envs.step(ACTIONS)[4]]
         while len(used) < 4:
@@ -84,7 +85,7 @@ def test_late_serial_commands_time_out_once() -> None:
 
 @pytest.mark.parametrize("backend", ["threads", "processes", RAY])
 def test_arrived_replies_are_not_cancelled(backend: Any) -> None:
-    pool = make_pool([partial(Counting, i) for i in range(2)], backend)
+    pool = make_pool([partial(FaultyEnv, i) for i in range(2)], backend)
     pool.reset()
     pool.send([0, 1], ACTIONS[:2])
     assert wait_until(lambda: arrived(pool, 2))

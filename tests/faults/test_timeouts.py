@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import FaultyEnv, env_fns_with_fault, sleeps, sleeps_forever
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerError
-
-from .fixture_envs import BACKENDS, Counting, env_fns_with_fault, make_pool, sleeps, sleeps_forever
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -115,7 +115,7 @@ def test_close_does_not_wait_for_hung_workers() -> None:
 
 
 def test_each_worker_that_does_not_close_is_named() -> None:
-    pool = make_pool([partial(Counting, i, "close", sleeps_forever) for i in range(3)], "processes", 2)
+    pool = make_pool([partial(FaultyEnv, i, "close", sleeps_forever) for i in range(3)], "processes", 2)
     with pytest.raises(StepTimeout) as exc_info:
         pool.close(0.2)
     assert [(failure.worker, failure.env_ids) for failure in exc_info.value.failures] == [(0, (0, 1)), (1, (2,))]

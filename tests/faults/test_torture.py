@@ -17,17 +17,16 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
+from tests.fixtures.pools import make_pool
 
 from vecrl.errors import StepTimeout
 
-from .fixture_envs import make_pool
-
 pytestmark = pytest.mark.usefixtures("nothing_left")
 N = 6
-STEP, RAISE, EXIT, DAWDLE, HANG = range(5)
+STEP, RAISE, EXIT, SLEEP, HANG = range(5)
 
 
-class Ledger(gymnasium.Env):
+class RecordedEnv(gymnasium.Env):
     """Observes `[env_id, life, episode, count, pid]` and does what its action says; an episode has seven steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
@@ -45,8 +44,8 @@ class Ledger(gymnasium.Env):
             raise ArithmeticError("requested failure")
         if action == EXIT:
             os._exit(7)
-        if action in (DAWDLE, HANG):
-            time.sleep(0.003 if action == DAWDLE else 100)
+        if action in (SLEEP, HANG):
+            time.sleep(0.003 if action == SLEEP else 100)
         self.count += 1
         return self._observe(), float(self.count), self.count == 7, False, {}
 
@@ -54,7 +53,7 @@ class Ledger(gymnasium.Env):
         return np.array([self.env_id, self.life, self.episode, self.count, os.getpid()], np.float64)
 
 
-class Auditor:
+class RowChecker:
     """Compares each row of one environment with the row before."""
 
     def __init__(self, env_id: int):
@@ -98,27 +97,27 @@ def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int)
     in_processes = backend in ("processes", "ray")
     patience, often, transitions = (3.0, 0.3, 150) if backend == "ray" else (0.5, 1.0, 250)  # actors start slowly
     pool = make_pool(
-        [partial(Ledger, i) for i in range(N)],
+        [partial(RecordedEnv, i) for i in range(N)],
         backend,
         [1, 2, 3, 6][seed % 4],
         on_failure="restart",
         restarts_per_hour=10**6,
         step_timeout=patience if in_processes else None,
     )
-    auditors = [Auditor(i) for i in range(N)]
-    faults = [STEP] * 30 + [DAWDLE] * 10 + [RAISE] + [EXIT] * in_processes
+    checkers = [RowChecker(i) for i in range(N)]
+    faults = [STEP] * 30 + [SLEEP] * 10 + [RAISE] + [EXIT] * in_processes
     stops = 2 if backend == "processes" else int(in_processes)
     ready, is_over = set(range(N)), set(range(N))
     count = 0
-    while count < transitions or not sum(auditor.failures for auditor in auditors):  # however slow the machine is
+    while count < transitions or not sum(checker.failures for checker in checkers):  # however slow the machine is
         resets = [i for i in sorted(ready) if i in is_over or rng.random() < 0.02]
         steps = [i for i in sorted(ready) if i not in resets and rng.random() < 0.8]
         rng.shuffle(steps)
         if resets:
-            _ask(auditors, resets, "reset")
+            _ask(checkers, resets, "reset")
             pool.send_reset(resets, [rng.randrange(99) for _ in resets])
         if steps:
-            _ask(auditors, steps, "step")
+            _ask(checkers, steps, "step")
             actions = [rng.choice(faults) if rng.random() < often else STEP for _ in steps]
             if stops and rng.random() < 0.02:
                 actions[0], stops = HANG, stops - 1
@@ -126,7 +125,7 @@ def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int)
         ready -= {*resets, *steps}
         if in_processes and rng.random() < 0.04 * often:
             stops -= _kill_or_stop(
-                rng, stops > 0, {int(auditor.last[4]) for auditor in auditors if auditor.last is not None}
+                rng, stops > 0, {int(checker.last[4]) for checker in checkers if checker.last is not None}
             )
         if len(ready) == N:
             continue
@@ -138,7 +137,7 @@ def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int)
         assert failed == {int(t.ids[row]) for row in t.failed}
         for row, i in enumerate(t.ids.tolist()):
             flags = bool(t.done[row]), bool(t.was_reset[row]), i in failed
-            auditors[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
+            checkers[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
             ready.add(i)
             is_over.discard(i)
             if t.done[row] and not t.was_reset[row]:
@@ -149,9 +148,9 @@ def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int)
         pool.close()
 
 
-def _ask(auditors: list[Auditor], ids: list[int], what: str) -> None:
+def _ask(checkers: list[RowChecker], ids: list[int], what: str) -> None:
     for i in ids:
-        auditors[i].ask(what)
+        checkers[i].ask(what)
 
 
 def _kill_or_stop(rng: random.Random, stop: bool, pids: set[int]) -> bool:

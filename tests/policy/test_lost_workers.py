@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.policy.fixture_envs import Walk
-from tests.ray_cluster import TestCluster
+from tests.fixtures.ray_cluster import TestCluster
+from tests.fixtures.walk_envs import WalkEnv
 
 from vecrl.engine.backends.processes import ProcessBackend
 from vecrl.engine.backends.ray_cluster.options import RayOptions
@@ -24,27 +24,27 @@ NET = "RNN(obs_length, 3) >> Linear(3, act_length)"
 RULES: dict[str, Any] = {"num_episodes": 3, "obs_norm": True, "action_noise": 0.3, "seed": 5}
 
 
-class Mortal(Walk):
+class KilledEnv(WalkEnv):
     """Kills its process at the given moments, each once. Files record which moments have come."""
 
-    def __init__(self, folder: str, deaths: dict[str, int]):
-        self.folder, self.deaths, self.ages = Path(folder), deaths, {"reset": 0, "step": 0}
+    def __init__(self, folder: str, kills: dict[str, int]):
+        self.folder, self.kills, self.calls = Path(folder), kills, {"reset": 0, "step": 0}
 
-    def _live(self, what: str) -> None:
-        self.ages[what] += 1
-        for place, age in self.deaths.items():
-            mark = self.folder / f"{place}-{age}"
-            if place.partition(" ")[0] == what and self.ages[what] == age:
+    def _kill_if_due(self, what: str) -> None:
+        self.calls[what] += 1
+        for place, number in self.kills.items():
+            mark = self.folder / f"{place}-{number}"
+            if place.partition(" ")[0] == what and self.calls[what] == number:
                 with suppress(FileExistsError):
                     mark.touch(exist_ok=False)
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def reset(self, **kwargs: Any) -> Any:
-        self._live("reset")
+        self._kill_if_due("reset")
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
-        self._live("step")
+        self._kill_if_due("step")
         return super().step(action)
 
 
@@ -61,28 +61,28 @@ def evaluated(env: Any, subbatch_size: int = 128, **place: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "deaths", [{"step": 4}, {"reset": 1}, {"reset": 2}, {"step": 9, "reset": 3, "step again": 10, "step more": 40}]
+    "kills", [{"step": 4}, {"reset": 1}, {"reset": 2}, {"step": 9, "reset": 3, "step again": 10, "step more": 40}]
 )
 @pytest.mark.parametrize(("workers", "size"), [(1, 128), (2, 128), (3, 128), (3, 4), (1, 4), (2, 3), (3, 1)])
 def test_killed_workers_do_not_change_results(
-    deaths: dict[str, int], workers: int, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kills: dict[str, int], workers: int, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Covers environments stepped by this process (the first four cases) and workers that evaluate whole subbatches."""
-    mortal = partial(Mortal, str(tmp_path), deaths)
+    killed_env = partial(KilledEnv, str(tmp_path), kills)
     with caplog.at_level(logging.WARNING, "vecrl"):
-        found = evaluated(mortal, size, backend="processes", num_workers=workers)
-    assert found == evaluated(Walk, size)
-    assert len(list(tmp_path.iterdir())) == len(deaths), "they were killed"
+        found = evaluated(killed_env, size, backend="processes", num_workers=workers)
+    assert found == evaluated(WalkEnv, size)
+    assert len(list(tmp_path.iterdir())) == len(kills), "they were killed"
     assert "was killed by SIGKILL" in caplog.text
     assert "evaluated again in other workers" in caplog.text
 
 
 def test_members_that_kill_every_worker_raise() -> None:
-    class Doomed(Walk):
+    class ExitingEnv(WalkEnv):
         def step(self, action: Any) -> Any:
             os._exit(3)
 
-    evaluate = PopulationEvaluator(Doomed, NET, 4, seed=1, backend="processes", num_workers=2)
+    evaluate = PopulationEvaluator(ExitingEnv, NET, 4, seed=1, backend="processes", num_workers=2)
     with pytest.raises(WorkerCrash, match="exited with code 3"):
         evaluate(torch.zeros(4, evaluate.parameter_length))
     evaluate.close()
@@ -90,14 +90,14 @@ def test_members_that_kill_every_worker_raise() -> None:
 
 @pytest.mark.parametrize("size", [2, 128])
 def test_failed_restarts_raise_and_the_next_call_retries(size: int, tmp_path: Path) -> None:
-    class Fickle(Mortal):
+    class FailingRestartEnv(KilledEnv):
         def __init__(self):
             super().__init__(str(tmp_path), {"step": 2})
             if (tmp_path / "step-2").exists() and not (tmp_path / "well").exists():
                 raise ArithmeticError("not now")
 
     place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": size}
-    with PopulationEvaluator(Fickle, NET, 4, seed=1, **place) as evaluate:
+    with PopulationEvaluator(FailingRestartEnv, NET, 4, seed=1, **place) as evaluate:
         population = torch.zeros(4, evaluate.parameter_length)
         for _ in range(2):
             with pytest.raises(WorkerError, match="not now") as exc_info:
@@ -111,9 +111,9 @@ def test_failed_restarts_raise_and_the_next_call_retries(size: int, tmp_path: Pa
 def test_interrupts_during_worker_replacement_are_harmless(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mortal = partial(Mortal, str(tmp_path), {"step": 2})
+    killed_env = partial(KilledEnv, str(tmp_path), {"step": 2})
     place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": size}
-    with PopulationEvaluator(mortal, NET, 4, seed=1, **place) as evaluate:
+    with PopulationEvaluator(killed_env, NET, 4, seed=1, **place) as evaluate:
         population = torch.zeros(4, evaluate.parameter_length)
         with monkeypatch.context() as patch:
             patch.setattr(ProcessBackend, "respawn", interrupted)
@@ -129,7 +129,7 @@ def interrupted(*_: Any) -> None:
 def test_exceptions_together_with_crashes_raise(tmp_path: Path) -> None:
     """Two members, each in its own worker: the first to reach the step raises, the other is killed."""
 
-    class Either(Mortal):
+    class Either(KilledEnv):
         def step(self, action: Any) -> Any:
             try:
                 (self.folder / "taken").touch(exist_ok=False)
@@ -145,7 +145,7 @@ def test_exceptions_together_with_crashes_raise(tmp_path: Path) -> None:
 
 
 def test_closing_crashed_workers_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Closing(Walk):
+    class Closing(WalkEnv):
         def close(self) -> None:
             if not (tmp_path / "closed").exists():
                 (tmp_path / "closed").touch()
@@ -163,7 +163,7 @@ def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> Non
     """Each environment records its steps in a file of its process. Other workers repeat only the steps of the killed
     one."""
 
-    class Noted(Mortal):
+    class Noted(KilledEnv):
         def step(self, action: Any) -> Any:
             with (tmp_path / f"steps {os.getpid()}").open("a") as file:
                 file.write(".")
@@ -181,7 +181,7 @@ def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> Non
 def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
     """The failing member is in the third of three subbatches of two, with one to three workers."""
 
-    class Failing(Walk):
+    class Failing(WalkEnv):
         def step(self, action: Any) -> Any:
             if action[0] > 0:
                 raise ArithmeticError("on purpose")
@@ -202,7 +202,7 @@ def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
 def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) -> None:
     """Ten members in five subbatches of two, since four subbatches of three would not divide better."""
 
-    class Counted(Walk):
+    class Counted(WalkEnv):
         def __init__(self) -> None:
             with open(tmp_path / "made", "a") as file:
                 file.write("x")
@@ -218,7 +218,7 @@ def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) 
 
 @pytest.mark.parametrize("size", [2, 128])
 def test_interrupted_evaluations_do_not_wait_for_hung_workers(size: int, tmp_path: Path) -> None:
-    class Stuck(Walk):
+    class Stuck(WalkEnv):
         def step(self, action: Any) -> Any:
             if not (tmp_path / "on").exists():
                 time.sleep(600)
@@ -237,7 +237,7 @@ def test_interrupted_evaluations_do_not_wait_for_hung_workers(size: int, tmp_pat
 
 
 def test_interrupted_evaluations_stop_immediately() -> None:
-    class Slow(Walk):
+    class Slow(WalkEnv):
         def step(self, action: Any) -> Any:
             if action[0] > 0:
                 time.sleep(60.0)
@@ -256,7 +256,7 @@ def test_interrupted_evaluations_stop_immediately() -> None:
         assert time.monotonic() - began < 50.0, "no call waited for the full minute"
 
 
-class Waiting(Walk):
+class Waiting(WalkEnv):
     """Creates a file at its first step and waits there until a second file exists."""
 
     def __init__(self, folder: Path):
@@ -275,7 +275,7 @@ class Waiting(Walk):
 def test_killed_nodes_do_not_change_results(
     size: int, cluster: TestCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = evaluated(Walk, size)
+    expected = evaluated(WalkEnv, size)
     with cluster.node() as node:
 
         def kill() -> None:

@@ -138,31 +138,31 @@ def test_invalid_indices_raise(indices, words):
 
 def test_the_callers_tensors_are_copied():
     policy = Policy(nn.Linear(3, 2))
-    own_value = torch.randn(4, 8)
-    saved = own_value.clone()
-    policy.set_parameters(own_value)
+    parameters = torch.randn(4, 8)
+    saved = parameters.clone()
+    policy.set_parameters(parameters)
     earlier = policy.parameters
     rows = torch.ones(2, 8)
     policy.set_parameters(rows, [0, 2])
-    assert torch.equal(own_value, saved)
+    assert torch.equal(parameters, saved)
     assert torch.equal(earlier, saved)
     assert torch.equal(rows, torch.ones(2, 8))
     x = torch.randn(4, 3)
     before = policy(x)
-    own_value.zero_()
+    parameters.zero_()
     rows.zero_()
     assert torch.equal(policy(x), before)
 
 
 def test_gradients_reach_the_callers_parameters():
     for shape in [(8,), (40, 8)]:
-        own_value = torch.randn(shape, requires_grad=True)
+        parameters = torch.randn(shape, requires_grad=True)
         policy = Policy(nn.Linear(3, 2))
-        policy.set_parameters(own_value)
+        policy.set_parameters(parameters)
         x = torch.ones(*shape[:-1], 3)
         for _ in range(2):
             policy(x).sum().backward()
-        assert torch.equal(own_value.grad, torch.full(shape, 2.0))
+        assert torch.equal(parameters.grad, torch.full(shape, 2.0))
 
 
 def test_parameters_may_be_arrays():

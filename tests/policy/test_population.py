@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from tests.policy import fixture_envs
-from tests.policy.fixture_envs import FailingWalk, Pictures, RoomIdWalk, Walk, WalkBatch
+from tests.fixtures import walk_envs
+from tests.fixtures.batch_simulators import WalkBatch
+from tests.fixtures.walk_envs import FailingWalk, Pictures, RoomIdWalk, WalkEnv
 
 from vecrl.errors import ClosedError, SerializationError, SpaceError, WorkerError
 from vecrl.policy import Policy, RunningNorm, alive_bonus
@@ -17,7 +18,7 @@ from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
 from vecrl.simulators import registry
 from vecrl.simulators.native import make_native
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 from vecrl.vector.torch_wrapper import TorchWrapper
 
 NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"
@@ -50,8 +51,8 @@ def members(evaluator, count=9, seed=0):
 
 
 def one_by_one(net, population, seeds, *, episodes=1, max_steps=math.inf, shape=None, layer=None):
-    """Evaluates `Walk` in the simplest way. Returns `[3, P]` fitness, returns and lengths, and all observations."""
-    env, policy, rows, seen = Walk(), Policy(net), [], []
+    """Evaluates `WalkEnv` in the simplest way. Returns `[3, P]` fitness, returns and lengths, and all observations."""
+    env, policy, rows, seen = WalkEnv(), Policy(net), [], []
     for member, vector in enumerate(population):
         policy.set_parameters(vector)
         fitness, returns, steps, rollout = 0.0, 0.0, 0, 0
@@ -111,7 +112,7 @@ def test_population_equals_sequential_evaluation(rules, net, batched, walks):
         bonus = 0.0 if terminated else alive_bonus(age, rules.get("alive_bonus"))
         return reward - rules.get("decrease_rewards_by", 0.0) + bonus
 
-    with PopulationEvaluator("walks::walk" if batched else Walk, net, 9, seed=4, **rules) as evaluator:
+    with PopulationEvaluator("walks::walk" if batched else WalkEnv, net, 9, seed=4, **rules) as evaluator:
         population = members(evaluator)
         result = evaluator(population)
         module = evaluator.policy.wrapped_module
@@ -124,7 +125,7 @@ def test_population_equals_sequential_evaluation(rules, net, batched, walks):
 @pytest.mark.parametrize("batched", [False, True])
 def test_norm_statistics_apply_from_the_next_call(batched, walks):
     norm = RunningNorm(shape=2, clip=3.0)
-    env = "walks::walk" if batched else Walk
+    env = "walks::walk" if batched else WalkEnv
     with PopulationEvaluator(env, NET, 9, seed=4, obs_norm=norm) as evaluator:
         population, module = members(evaluator), evaluator.policy.wrapped_module
         first, seen = one_by_one(module, population, lambda i, e: seed_for(4, i, 0))
@@ -139,12 +140,12 @@ def test_norm_statistics_apply_from_the_next_call(batched, walks):
 
 
 def test_done_members_are_not_stepped():
-    fixture_envs.LOG.clear()
-    with PopulationEvaluator(Walk, NET, 9, num_episodes=2, seed=1) as evaluator:
+    walk_envs.LOG.clear()
+    with PopulationEvaluator(WalkEnv, NET, 9, num_episodes=2, seed=1) as evaluator:
         result = evaluator(members(evaluator))
-    steps = [entry for entry in fixture_envs.LOG if entry[0] == "step"]
+    steps = [entry for entry in walk_envs.LOG if entry[0] == "step"]
     assert len(steps) == result.interactions == int((result.lengths * 2).sum())
-    assert fixture_envs.LOG.count(("reset", 0)) == 18
+    assert walk_envs.LOG.count(("reset", 0)) == 18
 
 
 def test_discrete_spaces_are_one_hot_and_arg_max():
@@ -169,15 +170,15 @@ def test_results_do_not_depend_on_backend_and_workers(backend, num_workers, net,
 
     def run(**place):
         options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5, "subbatch_size": size}
-        with PopulationEvaluator(Walk, net, 9, **options, **place) as evaluator:
+        with PopulationEvaluator(WalkEnv, net, 9, **options, **place) as evaluator:
             population = members(evaluator)
             return [evaluator(population) for _ in range(3)]
 
-    for local_value, existing in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
-        same(local_value, existing)
+    for expected, actual in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
+        same(expected, actual)
 
 
-@pytest.mark.parametrize("env", [Walk, "walks::walk", "native::Pendulum-v1"])
+@pytest.mark.parametrize("env", [WalkEnv, "walks::walk", "native::Pendulum-v1"])
 def test_chunked_populations_give_equal_results(env, walks):
     options = {"num_episodes": 2, "obs_norm": True, "seed": 6, "max_steps": 40}
     with PopulationEvaluator(env, NET, 9, **options) as complete, PopulationEvaluator(env, NET, 4, **options) as parts:
@@ -192,7 +193,7 @@ def test_chunked_populations_give_equal_results(env, walks):
 
 def test_subbatches_do_not_depend_on_each_other():
     options = {"num_episodes": 2, "action_noise": 0.3, "seed": 6, "subbatch_size": 3}
-    with PopulationEvaluator(Walk, RECURRENT, 9, **options) as evaluator:
+    with PopulationEvaluator(WalkEnv, RECURRENT, 9, **options) as evaluator:
         population = members(evaluator)
         complete = evaluator(population)
         last = torch.arange(9) % 3 == 2  # members are dealt out in turn
@@ -214,7 +215,7 @@ def test_networks_use_one_thread_on_every_backend():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with PopulationEvaluator(Walk, Counting(2, 1), 3, seed=1) as evaluator:
+        with PopulationEvaluator(WalkEnv, Counting(2, 1), 3, seed=1) as evaluator:
             Counting.threads.clear()
             evaluator(members(evaluator, 3))
         assert set(Counting.threads) == {1}
@@ -225,7 +226,7 @@ def test_networks_use_one_thread_on_every_backend():
 
 def test_noise_is_per_member_and_seeded():
     def run(seed, stdev):
-        with PopulationEvaluator(Walk, NET, 9, seed=seed, action_noise=stdev) as evaluator:
+        with PopulationEvaluator(WalkEnv, NET, 9, seed=seed, action_noise=stdev) as evaluator:
             return [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
 
     first, second = run(1, 0.1)
@@ -239,14 +240,14 @@ def test_noise_is_per_member_and_seeded():
 @pytest.mark.parametrize("popsize", [3, 9])
 def test_noise_is_per_member_with_shared_seeds(popsize):
     options = {"action_noise": 0.3, "seed": SharedSeeds(3), "subbatch_size": 2}
-    with PopulationEvaluator(Walk, NET, popsize, **options) as evaluator:
+    with PopulationEvaluator(WalkEnv, NET, popsize, **options) as evaluator:
         returns = [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
     assert len(torch.cat(returns).unique()) == 18
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_failing_members_of_later_chunks_are_reported_by_index(backend):
-    class Failing(Walk):
+    class Failing(WalkEnv):
         def step(self, action):
             if action[0] > 0:
                 raise ArithmeticError("on purpose")
@@ -272,13 +273,13 @@ def test_unpicklable_networks_raise():
 
     place = {"subbatch_size": 2, "backend": "processes", "num_workers": 2}
     reported = pytest.raises(SerializationError, match=r"Expected the network to be picklable.*lock")
-    with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, reported:
+    with PopulationEvaluator(WalkEnv, Locked(2, 1), 4, **place) as evaluator, reported:
         evaluator(members(evaluator, 4))
 
 
 def test_seeds_can_be_shared_or_listed():
     for rule in (SharedSeeds(3), ListedSeeds((8,) * 9)):
-        with PopulationEvaluator(Walk, NET, 9, seed=rule) as evaluator:
+        with PopulationEvaluator(WalkEnv, NET, 9, seed=rule) as evaluator:
             lengths = [evaluator(members(evaluator)).lengths for _ in range(4)]
         assert all(len(each.unique()) == 1 for each in lengths)
         assert len(torch.stack(lengths).unique()) > 1
@@ -286,7 +287,7 @@ def test_seeds_can_be_shared_or_listed():
 
 def test_state_dict_restores_the_evaluator():
     def make():
-        return PopulationEvaluator(Walk, NET, 9, seed=2, obs_norm=True, action_noise=0.1)
+        return PopulationEvaluator(WalkEnv, NET, 9, seed=2, obs_norm=True, action_noise=0.1)
 
     with make() as complete, make() as resumed:
         population = members(complete)
@@ -355,7 +356,7 @@ def test_unsupported_compilation_raises():
     with pytest.raises(SpaceError, match="hidden state"):
         PopulationEvaluator("native::CartPole-v1", RECURRENT, 3, compile=True)
     with pytest.raises(ValueError, match="native task"):
-        PopulationEvaluator(Walk, NET, 3, compile=True)
+        PopulationEvaluator(WalkEnv, NET, 3, compile=True)
 
 
 def test_batches_of_fixed_size_are_made_once(walks):
@@ -373,7 +374,7 @@ def test_batches_of_fixed_size_are_made_once(walks):
 
 
 def test_tests_are_repeatable_and_do_not_update_statistics():
-    with PopulationEvaluator(Walk, NET, 9, seed=1, obs_norm=True, decrease_rewards_by=5.0) as evaluator:
+    with PopulationEvaluator(WalkEnv, NET, 9, seed=1, obs_norm=True, decrease_rewards_by=5.0) as evaluator:
         vector = members(evaluator)[0]
         evaluator(members(evaluator))
         before = evaluator.norm.count, evaluator.calls
@@ -402,12 +403,12 @@ def test_failing_environments_are_named_and_the_evaluator_stays_usable():
 
 @pytest.mark.parametrize("wrong", [torch.zeros(17), torch.zeros(2, 4), torch.zeros(0, 13)])
 def test_parameters_of_a_wrong_shape_raise(wrong):
-    with PopulationEvaluator(Walk, NET, 3) as evaluator, pytest.raises(SpaceError, match=r"\[P, 13\]"):
+    with PopulationEvaluator(WalkEnv, NET, 3) as evaluator, pytest.raises(SpaceError, match=r"\[P, 13\]"):
         evaluator(wrong)
 
 
 def test_use_after_close_raises():
-    evaluator = PopulationEvaluator(Walk, NET, 3)
+    evaluator = PopulationEvaluator(WalkEnv, NET, 3)
     evaluator.close()
     evaluator.close()
     with pytest.raises(ClosedError):
@@ -419,20 +420,20 @@ def test_use_after_close_raises():
     [
         (Pictures, {}, SpaceError, "FlattenObservation"),
         ("nowhere::x", {}, ValueError, "Expected one of the prefixes"),
-        (Walk, {"popsize": 0}, ValueError, "popsize"),
-        (Walk, {"subbatch_size": 0}, ValueError, "subbatch_size"),
-        (Walk, {"subbatch_size": 2.5}, ValueError, "subbatch_size"),
-        (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
-        (Walk, {"device": "cuda"}, ValueError, "CPU"),
-        (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),
-        (Walk, {"device": "foo"}, ValueError, "which run on the CPU, got 'foo'"),
-        (Walk, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, got -1.0"),
-        (Walk, {"action_noise": math.nan}, ValueError, "action_noise"),
-        (Walk, {"decrease_rewards_by": math.inf}, ValueError, "decrease_rewards_by to be a finite"),
-        (Walk, {"seed": -1}, ValueError, "seed to be at least 0"),
-        (Walk, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
-        (Walk, {"net": "Linear(7, act_length)"}, SpaceError, "on zeros it raised RuntimeError"),
-        (Walk, {"net": "Linear(obs_length, 5)"}, SpaceError, r"got \(1, 5\). Use obs_length and act_length"),
+        (WalkEnv, {"popsize": 0}, ValueError, "popsize"),
+        (WalkEnv, {"subbatch_size": 0}, ValueError, "subbatch_size"),
+        (WalkEnv, {"subbatch_size": 2.5}, ValueError, "subbatch_size"),
+        (WalkEnv, {"num_episodes": 0}, ValueError, "num_episodes"),
+        (WalkEnv, {"device": "cuda"}, ValueError, "CPU"),
+        (WalkEnv, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),
+        (WalkEnv, {"device": "foo"}, ValueError, "which run on the CPU, got 'foo'"),
+        (WalkEnv, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, got -1.0"),
+        (WalkEnv, {"action_noise": math.nan}, ValueError, "action_noise"),
+        (WalkEnv, {"decrease_rewards_by": math.inf}, ValueError, "decrease_rewards_by to be a finite"),
+        (WalkEnv, {"seed": -1}, ValueError, "seed to be at least 0"),
+        (WalkEnv, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
+        (WalkEnv, {"net": "Linear(7, act_length)"}, SpaceError, "on zeros it raised RuntimeError"),
+        (WalkEnv, {"net": "Linear(obs_length, 5)"}, SpaceError, r"got \(1, 5\). Use obs_length and act_length"),
         ("CartPole-v1", {"net": "Linear(obs_length, 1)"}, SpaceError, "from 4 features to 2 outputs"),
         ("native::CartPole-v1", {"net": "Linear(obs_length, 5)"}, SpaceError, "from 4 features to 2 outputs"),
         ("native::CartPole-v1", {"device": "foo"}, ValueError, "could not be made with device='foo'"),

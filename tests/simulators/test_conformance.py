@@ -2,7 +2,7 @@
 
 import gymnasium
 import pytest
-from tests.conformance.fixture_envs import noise
+from tests.fixtures.gym_envs import noise
 
 from vecrl.simulators.gymnasium import GymnasiumSimulator
 from vecrl.simulators.heterogeneous import HeterogeneousSimulator

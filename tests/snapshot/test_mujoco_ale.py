@@ -5,8 +5,7 @@ import random
 import gymnasium
 import numpy as np
 import pytest
-from tests.snapshot.fixture_envs import play
-from tests.snapshot.test_snapshot import Thing, through_bytes
+from tests.fixtures.state_envs import Thing, play, through_bytes
 
 from vecrl.errors import StateError
 from vecrl.snapshot import capture, restore

@@ -13,27 +13,29 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
-from tests.snapshot.fixture_envs import Enemy, HiddenStateEnv, Law, Mood, OwnStateEnv, Place, RichStateEnv, Window, play
+from tests.fixtures.state_envs import (
+    Enemy,
+    HiddenStateEnv,
+    Law,
+    Mood,
+    OwnStateEnv,
+    Place,
+    RichStateEnv,
+    Thing,
+    Window,
+    play,
+    through_bytes,
+)
 
 from vecrl.errors import StateError
 from vecrl.snapshot import capture, restore
-from vecrl.snapshot.serialization import dump, parse
-
-
-def through_bytes(state):
-    return parse(b"".join(bytes(piece) for piece in dump(state)), "here")
-
-
-class Thing:
-    def __init__(self, **attributes: Any):
-        self.__dict__.update(attributes)
+from vecrl.snapshot.serialization import dump
 
 
 def reset_env(make, seed=3):
@@ -259,13 +261,13 @@ def test_unknown_classes_raise_and_change_nothing():
     state = capture(Thing(first=1, enemies=[Enemy(Place(1.0, 2.0))]))
     thing = Thing(first=2, enemies=[])
     with pytest.raises(
-        StateError, match=r"contains a tests.snapshot.fixture_envs.Enemy, but the object contains none.*allow=\['tests"
+        StateError, match=r"contains a tests.fixtures.state_envs.Enemy, but the object contains none.*allow=\['tests"
     ):
         restore(thing, state)
     assert vars(thing) == {"first": 2, "enemies": []}
     for allowed in (
         [Enemy, Place, Mood],
-        [f"tests.snapshot.fixture_envs.{name}" for name in ("Enemy", "Place", "Mood")],
+        [f"tests.fixtures.state_envs.{name}" for name in ("Enemy", "Place", "Mood")],
     ):
         thing = Thing(first=2, enemies=[])
         restore(thing, state, allow=allowed)
@@ -298,7 +300,7 @@ def test_restoring_imports_and_calls_no_classes(monkeypatch):
         "os.system",
         "subprocess.Popen",
         "builtins.eval",
-        "tests.snapshot.fixture_envs.Enemy",
+        "tests.fixtures.state_envs.Enemy",
     ):
         nodes = [{**node, "of": name} if node.get("of", "").endswith("Trap") else node for node in state["nodes"]]
         with pytest.raises(StateError):

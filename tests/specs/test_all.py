@@ -12,12 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
+from tests.fixtures.specs import ALL, LEAVES, composites, leaves, shape_of, shapes
 from torch import Tensor
 
 from vecrl.errors import OutOfSpecError, SpaceError
 from vecrl.specs import Bounded, Composite, MultiCategorical, TensorSpec
-
-from .fixture_specs import ALL, LEAVES, composites, leaves, shape_of, shapes
 
 each = pytest.mark.parametrize("name", ALL)
 each_leaf = pytest.mark.parametrize("name", LEAVES)
@@ -228,7 +227,7 @@ def _same_shape(spec: TensorSpec, value: Any) -> None:
 
 
 def _batch(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(spec._movable_shape())
+    return tuple(spec.shape[: spec.ndim - spec._event_dims])
 
 
 @given(st.data(), leaves() | composites())

@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from tensordict import TensorDict
+from tests.fixtures.specs import leaves
 
 from vecrl.errors import OutOfSpecError, SpaceError
 from vecrl.specs import Binary, BoxList, Categorical, CategoricalBox, MultiCategorical, MultiOneHot, OneHot
-
-from .fixture_specs import leaves
 
 MASK = torch.tensor([True, False, True, False])
 

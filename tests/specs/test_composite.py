@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from tests.fixtures.specs import batched_composite, small_composite
 
 from vecrl.errors import LockedError, SpaceError
-from vecrl.specs import Binary, Bounded, Categorical, Composite, OneHot, Unbounded
-
-
-def make(**arguments: Any) -> Composite:
-    return Composite(a=Unbounded((3,)), n=Composite(x=Unbounded((2,)), y=Categorical(2)), **arguments)
-
-
-def batched() -> Composite:
-    inner = Composite(c=Categorical(3, (4,)), shape=(4,))
-    return Composite(a=Bounded(-1, 1, (4, 3)), b=inner, shape=(4,))
-
+from vecrl.specs import Binary, Categorical, Composite, OneHot, Unbounded
 
 # -- the mapping
 
 
 def test_keys_nested_and_leaves() -> None:
-    spec = make()
+    spec = small_composite()
     assert list(spec.keys()) == ["a", "n"] == list(spec)
     assert list(spec.keys(True)) == ["a", ("n", "x"), ("n", "y"), "n"]
     assert list(spec.keys(True, True)) == ["a", ("n", "x"), ("n", "y")]
@@ -38,7 +27,7 @@ def test_keys_nested_and_leaves() -> None:
 
 
 def test_keys_with_custom_is_leaf() -> None:
-    spec = make()
+    spec = small_composite()
     assert list(spec.keys(True, True, is_leaf=lambda cls: True)) == ["a", "n"]
 
 
@@ -50,7 +39,7 @@ def test_static_keys_only() -> None:
 
 
 def test_membership() -> None:
-    spec = make()
+    spec = small_composite()
     assert "a" in spec
     assert ("n", "x") in spec
     assert ("n", "zz") not in spec
@@ -60,7 +49,7 @@ def test_membership() -> None:
 
 
 def test_getting() -> None:
-    spec = make()
+    spec = small_composite()
     assert spec["n", "x"] == spec[("n", "x")] == spec.get(("n", "x")) == spec["n"]["x"] == Unbounded((2,))
     assert spec.get("zz", None) is None
     for key in ("zz", ("n", "zz"), ("a", "b")):
@@ -71,7 +60,7 @@ def test_getting() -> None:
 
 
 def test_setting() -> None:
-    spec = make()
+    spec = small_composite()
     assert spec.set(("n", "z"), Unbounded()) is spec
     spec["q", "r", "s"] = Binary(2)
     spec["d"] = {"e": Unbounded((7,))}
@@ -90,7 +79,7 @@ def test_keys_of_tuples_and_keywords_together() -> None:
 
 
 def test_updating_merges() -> None:
-    spec = make()
+    spec = small_composite()
     assert spec.update({"n": {"k": Unbounded()}, "a": Unbounded((7,))}) is spec
     assert list(spec["n"].keys()) == ["x", "y", "k"]
     assert spec["a"].shape == (7,)
@@ -99,7 +88,7 @@ def test_updating_merges() -> None:
 
 
 def test_popping() -> None:
-    spec = make()
+    spec = small_composite()
     assert spec.pop("a") == Unbounded((3,))
     assert spec.pop(("n", "x")) == Unbounded((2,))
     assert spec.pop("zz", None) is None
@@ -112,7 +101,7 @@ def test_popping() -> None:
 
 
 def test_separating() -> None:
-    spec = make()
+    spec = small_composite()
     out = spec.separates("a", ("n", "x"), "zz")
     assert list(out.keys(True, True)) == ["a", ("n", "x")]
     assert list(spec.keys(True, True)) == [("n", "y")]
@@ -123,7 +112,7 @@ def test_separating() -> None:
 
 
 def test_selecting_and_excluding() -> None:
-    spec = batched()
+    spec = batched_composite()
     chosen = spec.select(("b", "c"))
     assert list(chosen.keys(True, True)) == [("b", "c")]
     assert chosen.shape == chosen["b"].shape == (4,)
@@ -137,7 +126,7 @@ def test_selecting_and_excluding() -> None:
 
 
 def test_flat_keys() -> None:
-    spec = batched()
+    spec = batched_composite()
     assert list(spec.flatten_keys().keys()) == ["a", "b.c"]
     assert spec.flatten_keys("/").unflatten_keys("/") == spec
     assert spec.flatten_keys().shape == (4,)
@@ -190,7 +179,7 @@ def test_the_batch_can_be_set() -> None:
 
 
 def test_shapes_reach_every_entry() -> None:
-    spec = batched()
+    spec = batched_composite()
     assert spec.expand(2, 4)["b", "c"].shape == (2, 4)
     assert spec.expand(2, 4)["b"].shape == (2, 4)
     assert spec.unsqueeze(-1)["a"].shape == (4, 1, 3)
@@ -210,12 +199,12 @@ def test_shapes_reach_every_entry() -> None:
 
 
 def test_devices() -> None:
-    spec = make(device="cpu")
+    spec = small_composite(device="cpu")
     assert spec.device == spec["n"].device == torch.device("cpu")
     assert spec.rand().device == torch.device("cpu")
-    assert make().device is None
-    assert make().rand().device is None
-    changed = make().to("meta")
+    assert small_composite().device is None
+    assert small_composite().rand().device is None
+    changed = small_composite().to("meta")
     assert changed.device == changed["n", "x"].device == torch.device("meta")
     with pytest.raises(SpaceError, match=r"on cpu at 'a'.*on meta.*spec.to\('cpu'\)"):
         Composite(a=Unbounded(device="meta"), device="cpu")
@@ -228,9 +217,9 @@ def test_devices() -> None:
 
 
 def test_dtypes() -> None:
-    spec = batched().to(torch.float64)
+    spec = batched_composite().to(torch.float64)
     assert spec["a"].dtype == spec["b", "c"].dtype == torch.float64
-    assert batched().cast("float64") == spec
+    assert batched_composite().cast("float64") == spec
 
 
 def test_names() -> None:
@@ -244,7 +233,7 @@ def test_names() -> None:
     assert spec.unsqueeze(1).flatten(0, 1).names == [None]
     assert spec.unsqueeze(0).squeeze().names == ["time"]
     assert spec.clone().names == ["time"]
-    assert make().refine_names() == make()
+    assert small_composite().refine_names() == small_composite()
     plain = Composite(shape=(3, 2))
     assert plain.names == [None, None]
     assert plain.refine_names(..., "k") is plain
@@ -262,7 +251,7 @@ def test_names() -> None:
 
 
 def test_locked_composites_raise_on_changes() -> None:
-    spec = make().lock_()
+    spec = small_composite().lock_()
     assert spec.is_locked
     assert spec.locked
     assert spec["n"].is_locked
@@ -282,11 +271,11 @@ def test_locked_composites_raise_on_changes() -> None:
     for change in changes:
         with pytest.raises(LockedError, match="unlock_"):
             change()
-    assert spec == make()
+    assert spec == small_composite()
 
 
 def test_unlocking() -> None:
-    spec = make().lock_(recurse=True).unlock_()
+    spec = small_composite().lock_(recurse=True).unlock_()
     spec["n", "x"] = Unbounded((9,))
     assert spec["n", "x"].shape == (9,)
     spec.is_locked = True
@@ -296,7 +285,7 @@ def test_unlocking() -> None:
 
 
 def test_derived_composites_are_unlocked() -> None:
-    spec = make().lock_()
+    spec = small_composite().lock_()
     for other in (spec.expand(3), spec.clone(), spec.to("cpu"), spec.select("a"), spec.exclude("a"), spec.empty()):
         assert not other.is_locked
 
@@ -337,11 +326,11 @@ def test_a_nested_composite_of_another_batch_shape_or_device_is_copied() -> None
 
 
 def test_derived_composites_share_no_nested_composites() -> None:
-    spec = make()
+    spec = small_composite()
     for other in (spec.clone(), spec.to("cpu"), spec.expand(2), spec.select("n"), spec.exclude("a")):
         other["n"].pop("x")
     spec.unflatten_keys()["n"].pop("x")
-    assert spec == make()
+    assert spec == small_composite()
 
 
 def test_unlock_keeps_entries_locked_that_were_locked_before() -> None:

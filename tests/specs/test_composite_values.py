@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorClass, TensorDict
+from tests.fixtures.specs import batched_composite, small_composite
 
 from vecrl.errors import LockedError, OutOfSpecError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded
 
 
-def make(**arguments: Any) -> Composite:
-    return Composite(a=Unbounded((3,)), n=Composite(x=Unbounded((2,)), y=Categorical(2)), **arguments)
-
-
-def batched() -> Composite:
-    inner = Composite(c=Categorical(3, (4,)), shape=(4,))
-    return Composite(a=Bounded(-1, 1, (4, 3)), b=inner, shape=(4,))
-
-
 def test_mismatches_name_the_path() -> None:
-    spec = make()
+    spec = small_composite()
     value = spec.rand()
     assert spec.mismatch(value.exclude("a")) == "'a' is missing among ['n']"
     assert spec.mismatch(value.clone().set(("n", "x"), torch.zeros(5))) == (
@@ -37,7 +27,7 @@ def test_mismatches_name_the_path() -> None:
 
 
 def test_project_writes_into_the_tensordict_and_returns_it() -> None:
-    spec = make()
+    spec = small_composite()
     wrong, more = torch.tensor(9), torch.ones(1)
     value = TensorDict(a=torch.zeros(3), n={"x": torch.zeros(2), "y": wrong}, more=more)
     assert spec.project(value) is value
@@ -77,7 +67,7 @@ def test_project_writes_into_the_tensors_of_a_locked_tensordict() -> None:
 
 
 def test_encoding() -> None:
-    spec = make()
+    spec = small_composite()
     value = spec.encode({"a": [1, 2, 3], "n": {"y": np.int64(1), "x": (1, 2)}})
     assert spec.is_in(value)
     assert list(spec.encode({"a": np.zeros(3)}).keys()) == ["a"]
@@ -98,7 +88,7 @@ def test_to_numpy() -> None:
 
 
 def test_updates_in_place() -> None:
-    spec = batched()
+    spec = batched_composite()
     value = TensorDict(z=torch.zeros(2, 4), a=torch.full((2, 4, 3), 9.0), batch_size=(2, 4))
     assert spec.zeros_update(value) is value
     assert spec.is_in(value)
@@ -120,12 +110,12 @@ def test_counting_and_listing() -> None:
     assert values["n", "b"].int().argmax(-1).tolist() == [0, 1, 2, 0, 1, 2]
     spec["a"].update_mask(torch.tensor([False, True]))
     assert spec.enumerate(use_mask=True)["a"].tolist() == [1, 1, 1]
-    assert make().cardinality() == float("inf")
+    assert small_composite().cardinality() == float("inf")
     assert spec.expand(4).enumerate().batch_size == (6, 4)
 
 
 def test_type_checks() -> None:
-    spec = make()
+    spec = small_composite()
     spec.type_check(spec.rand())
     spec.type_check(torch.zeros(3), "a")
     with pytest.raises(TypeError, match=r"float32 at 'a'"):
@@ -157,4 +147,4 @@ def test_a_dynamic_batch() -> None:
     assert spec["n"].shape == (-1,)
     assert spec.is_in(TensorDict(a=torch.zeros(5, 2), n={"b": torch.zeros(5).long()}, batch_size=5))
     assert spec.unsqueeze(0).shape == (1, -1)
-    assert batched().make_neg_dim(0)["b", "c"].shape == (-1,)
+    assert batched_composite().make_neg_dim(0)["b", "c"].shape == (-1,)

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.specs import ALL
 
 from vecrl.errors import SpaceError
 from vecrl.specs import (
@@ -27,8 +28,6 @@ from vecrl.specs import (
     Unbounded,
 )
 from vecrl.specs.convert import space_from_spec, spec_from_dm, spec_from_gym, spec_from_jax
-
-from .fixture_specs import ALL
 
 INF = float("inf")
 FLAT = [

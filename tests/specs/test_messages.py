@@ -34,6 +34,6 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = ERROR_CASES[case]
-    with pytest.raises(kind, match=f"(?s){message_text}"):
+    call, kind, message = ERROR_CASES[case]
+    with pytest.raises(kind, match=f"(?s){message}"):
         call()

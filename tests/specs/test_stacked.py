@@ -155,6 +155,10 @@ def test_shapes_follow_values(spec: Any) -> None:
     agree(spec[..., 1], value[..., 1])
     agree(spec[:1], value[:1])
     agree(spec[:, :1], value[:, :1])
+    agree(spec[:, [1, 0]], value[:, [1, 0]])
+    agree(spec[[1, 0]], value[[1, 0]])
+    order = (1, 0, *range(2, spec.ndim))
+    agree(spec.permute(*order), value.permute(*order))
     for dim in range(2):
         for row, own in zip(spec.unbind(dim), value.unbind(dim), strict=True):
             agree(row, own)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from vecrl.simulators import registry
+from vecrl.simulators.native import make_native
 from vecrl.vector.factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
 from vecrl.vector.torch_wrapper import TorchWrapper
 
@@ -134,7 +135,7 @@ def test_wrapper_options_reach_the_wrapper(prefix):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_env")],
+    [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_vector_env")],
 )
 def test_the_prefix_chooses_the_simulator(name, kind):
     """make_vector_env: gym::NAME or a bare NAME selects gymnasium, native::NAME vecrl's native tasks."""
@@ -191,6 +192,58 @@ def test_an_entry_needs_one_way_to_make_environments():
         with pytest.raises(ValueError, match="one of maker, env_fn and make_batch"):
             registry.register("mine", **ways)
     assert "mine" not in registry.known_prefixes()
+
+
+def test_registered_prefixes_are_replaced_on_request_only(user_prefix):
+    for prefix in ("gym", "mine"):
+        with pytest.raises(ValueError, match=f"not registered, got '{prefix}'. .* replace=True"):
+            registry.register(prefix, print)
+    registry.register("mine", print, "another", replace=True)
+    assert registry.available("mine").summary == "another"
+
+
+@pytest.mark.parametrize("ways", [{"make_batch": 3}, {"env_fn": "module:function"}, {"maker": print, "names": ["a"]}])
+def test_entries_consist_of_functions(ways):
+    with pytest.raises(TypeError, match="of the prefix 'mine' to be a function, got"):
+        registry.register("mine", **ways)
+
+
+@pytest.mark.parametrize(("prefix", "make"), [("native", make_native_env), ("gym", make_gym_env)])
+def test_a_replaced_prefix_can_call_the_maker_of_vecrl(monkeypatch, prefix, make):
+    """The maker of a user extends vecrl's own environments; it is not called again."""
+    monkeypatch.setitem(registry._entries, prefix, registry._entries[prefix])  # restores it after the test
+    registry.register(prefix, lambda name, **kwargs: make(name, **kwargs), replace=True)
+    assert make_vector_env(f"{prefix}::CartPole-v1", num_envs=2).reset(seed=1)[0].shape == (2, 4)
+
+
+def test_unknown_arguments_are_named_with_those_that_exist():
+    expected = "device, dtype, render_mode, max_episode_steps, check_actions, compile"
+    for num_envs in (None, 2):
+        with pytest.raises(TypeError, match=rf"of 'native::CartPole-v1' \({expected}\), got 'gravity'\. "):
+            make_vector_env("native::CartPole-v1", num_envs=num_envs, gravity=3)
+
+
+@pytest.mark.parametrize(
+    ("make_batch", "error", "message"),
+    [
+        (lambda name, num_envs, *, infos, length=1: None, TypeError, r"'mine::x' \(length\), got 'width'"),
+        (lambda name, num_envs, *, infos: None, TypeError, r"'mine::x' \(none\), got 'width'"),
+        (lambda name, num_envs, width: None, TypeError, r"of the prefix 'mine' to take infos, got a function without"),
+        (lambda name, num_envs, **_: registry.Entry("", None, ""), TypeError, r"got Entry without num_envs, "),
+        (
+            lambda name, num_envs, **_: make_native("CartPole-v1", 3),
+            ValueError,
+            "to make 2 rows, got CartPole with num",
+        ),
+    ],
+)
+def test_simulators_that_cannot_be_made_say_why(make_batch, error, message):
+    registry.register("mine", make_batch=make_batch)
+    try:
+        with pytest.raises(error, match=message):
+            make_vector_env("mine::x", num_envs=2, width=3)
+    finally:
+        registry.unregister("mine")
 
 
 def test_batched_environments_take_an_autoreset_mode():

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.envs.batched.test_recovery import Fragile
-from tests.faults.fixture_envs import Counting, sleeps_forever
+from tests.fixtures.faulty_envs import FaultyEnv, sleeps_forever
+from tests.fixtures.gym_envs import FailsOnceEnv
 
 from vecrl.errors import StepTimeout
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
@@ -17,7 +17,7 @@ ACTIONS = np.zeros(2, int)
 
 def _makers(tmp_path: Path) -> list[Any]:
     mark = str(tmp_path / "mark")
-    return [Fragile, lambda: Fragile(mark)]
+    return [FailsOnceEnv, lambda: FailsOnceEnv(mark)]
 
 
 @pytest.mark.parametrize("kind", [VectorEnv, AsyncVectorEnv])
@@ -76,11 +76,11 @@ def test_empty_info_reports_no_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"on_failure": "ignore"}, {"restarts_per_hour": 0}])
 def test_invalid_arguments_raise(wrong: Any) -> None:
     with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} to be"):
-        VectorEnv([Fragile], **wrong)
+        VectorEnv([FailsOnceEnv], **wrong)
 
 
 def test_timed_out_environments_can_be_cancelled() -> None:
-    makers = [Counting, partial(Counting, 1, "step", sleeps_forever)]
+    makers = [FaultyEnv, partial(FaultyEnv, 1, "step", sleeps_forever)]
     with VectorEnv(makers, backend="processes", num_workers=2, step_timeout=0.3) as envs:
         envs.reset(seed=1)
         with pytest.raises(StepTimeout, match=r"Reset \(which waits for them first\), .* cancel them") as exc_info:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.faults.fixture_envs import Counting, is_killed, raises, sleeps_forever
+from tests.fixtures.faulty_envs import FaultyEnv, is_killed, raises, sleeps_forever
+from tests.fixtures.gym_envs import FailingEnv
 from torch import nn
 
 from vecrl.errors import (
@@ -160,7 +161,7 @@ def standstill(obs: np.ndarray) -> np.ndarray:
 def test_errors_name_environment_ids(backend: Any) -> None:
     """Five environments over two workers; the fourth fails in its constructor, its reset or its step."""
     for place in ("construct", "reset", "step"):
-        makers = [partial(Counting, i, place if i == 3 else "", raises) for i in range(5)]
+        makers = [partial(FaultyEnv, i, place if i == 3 else "", raises) for i in range(5)]
         failing = pytest.raises(WorkerError, match=f"environment 3 .*in '{place}'.*ArithmeticError")
         with failing as exc_info, RolloutWorkers(makers, standstill, backend=backend, num_workers=2) as workers:
             workers.rollout(3)
@@ -227,27 +228,10 @@ def test_invalid_calls_raise() -> None:
     own.close()
 
 
-class Fragile(gymnasium.Env[Any, Any]):
-    """Raises at its third step."""
-
-    observation_space = spaces.Box(0, 9, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.count = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        if self.count == 3:
-            raise ArithmeticError("went wrong on purpose")
-        return np.full(1, self.count, np.float32), 1.0, False, False, {}
-
-
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_failures_are_handled_in_their_worker(backend: Any) -> None:
     with RolloutWorkers(
-        [Fragile] * 2, lambda obs: np.zeros(len(obs), int), backend=backend, on_failure="restart"
+        [FailingEnv] * 2, lambda obs: np.zeros(len(obs), int), backend=backend, on_failure="restart"
     ) as own:
         rollout = own.rollout(5)
     assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]
@@ -255,7 +239,7 @@ def test_failures_are_handled_in_their_worker(backend: Any) -> None:
     assert rollout.final_obs.tolist() == [[2], [2]]
 
 
-class Once(Counting):
+class Once(FaultyEnv):
     """Commits the given fault in its third step, once: a file records whether it did."""
 
     def __init__(self, file: str, env_id: int, fault: Any):
@@ -311,7 +295,7 @@ def test_reset_replaces_lost_workers(fault: Any, error: Any, text: str, backend:
 
 
 def test_reset_recovers_from_interrupts() -> None:
-    env_fns = [partial(Counting, i, "step", sleeps_forever) for i in range(2)]
+    env_fns = [partial(FaultyEnv, i, "step", sleeps_forever) for i in range(2)]
     with RolloutWorkers(env_fns, standstill, num_workers=2) as workers:
         workers.reset()
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -337,7 +321,7 @@ def test_reset_recovers_from_interrupts_during_replacement(tmp_path: Path, monke
 
 
 def test_failed_restarts_raise_and_the_next_reset_retries(tmp_path: Path) -> None:
-    class Fickle(Counting):
+    class FailingRestartEnv(FaultyEnv):
         """Its first instance is killed, and it restarts only if allowed."""
 
         def __init__(self) -> None:
@@ -345,7 +329,7 @@ def test_failed_restarts_raise_and_the_next_reset_retries(tmp_path: Path) -> Non
                 raise ArithmeticError("not now")
             super().__init__(0, "" if (tmp_path / "lived").exists() else "step", is_killed)
 
-    with RolloutWorkers([Fickle], standstill, num_workers=1) as workers:
+    with RolloutWorkers([FailingRestartEnv], standstill, num_workers=1) as workers:
         (tmp_path / "lived").touch()
         with pytest.raises(WorkerCrash):
             workers.rollout(2)
@@ -374,7 +358,7 @@ class Picky(Pushing):
 @pytest.mark.parametrize("first", [None, 2])
 def test_reset_restores_partially_loaded_parameters(backend: Any, first: int | None) -> None:
     policy = Picky()
-    with RolloutWorkers([lambda: Counting(1)] * 4, policy, backend=backend, num_workers=2) as workers:
+    with RolloutWorkers([lambda: FaultyEnv(1)] * 4, policy, backend=backend, num_workers=2) as workers:
         if first is not None:
             workers.set_parameters(first)
         with pytest.raises(WorkerError, match="odd"):
@@ -433,7 +417,7 @@ def test_unpicklable_arguments_raise() -> None:
 
 
 def test_warnings_name_environment_ids(caplog: pytest.LogCaptureFixture) -> None:
-    makers = [partial(Counting, i, "step" if i == 3 else "", raises) for i in range(5)]
+    makers = [partial(FaultyEnv, i, "step" if i == 3 else "", raises) for i in range(5)]
     with (
         caplog.at_level(logging.WARNING, "vecrl"),
         RolloutWorkers(makers, standstill, backend="threads", num_workers=2, on_failure="restart") as workers,

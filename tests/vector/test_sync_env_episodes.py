@@ -9,18 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import Echo, counting, echoes
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import EchoEnv, counting, echoes, ones
 
 from vecrl.errors import WorkerError
 from vecrl.vector import SyncVectorEnv, device_transfer
 from vecrl.vector.device_transfer import copy_to_device, to_device
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
-
-
-def ones(n: int) -> np.ndarray:
-    return np.ones((n, 2), np.float32)
 
 
 # -- episodes --------------------------------------------------------------------------------------
@@ -42,19 +38,19 @@ def test_environments_stop_after_num_episodes():
             for sub in envs + late:
                 sub.calls.clear()
             env.reset()
-            message_text = [env.step(ones(2)) for _ in range(8)]
-            counts = [obs[:, 0].tolist() for obs, *_ in message_text]
+            results = [env.step(ones(2)) for _ in range(8)]
+            counts = [obs[:, 0].tolist() for obs, *_ in results]
             nan = pytest.approx(np.nan, nan_ok=True)
             assert counts[:4] == [[1, 1], [0, 2], [1, 0], [2, 1]]  # row 0 ends its last episode with the real 2
             assert counts[4:6] == [[nan, 2], [nan, 3]]
             assert counts[6:] == [[nan, nan], [nan, nan]]
-            rewards = [reward.tolist() for _, reward, *_ in message_text]
+            rewards = [reward.tolist() for _, reward, *_ in results]
             assert rewards == [[1, 1]] * 4 + [[nan, 1]] * 2 + [[nan, nan]] * 2
-            ends = [terminated.tolist() for _, _, terminated, *_ in message_text]
+            ends = [terminated.tolist() for _, _, terminated, *_ in results]
             assert ends[:4] == [[False, False], [True, False], [False, True], [True, False]]
             assert ends[4:] == [[True, False], [True, True], [True, True], [True, True]]
-            assert message_text[3][3].tolist() == [False, False]
-            assert message_text[4][3].tolist() == [True, False]
+            assert results[3][3].tolist() == [False, False]
+            assert results[4][3].tolist() == [True, False]
             resets = [sum(isinstance(call, dict) for call in sub.calls) for sub in envs + late]
             steps = [sum(isinstance(call, np.ndarray) for call in sub.calls) for sub in envs + late]
             assert resets == [2, 2]
@@ -63,7 +59,7 @@ def test_environments_stop_after_num_episodes():
 
 def test_dummy_observation_of_integers_is_zero():
     """A dummy observation is nan for floats, 0 for integers."""
-    with SyncVectorEnv([lambda: Echo(INTEGERS, length=1)], num_episodes=1) as env:
+    with SyncVectorEnv([lambda: EchoEnv(INTEGERS, length=1)], num_episodes=1) as env:
         env.reset()
         assert env.step(ones(1))[0].tolist() == [[1, 1]]
         obs, *_, info = env.step(ones(1))
@@ -89,7 +85,7 @@ def test_infos_of_the_last_step_are_kept():
 @pytest.mark.parametrize("place", [{}, {"backend": "processes", "num_workers": 2}], ids=["serial", "processes"])
 def test_failures_do_not_lose_episode_counts(place):
     """Episodes that end while another environment raises are counted."""
-    makers = [partial(Echo, length=1), partial(Echo, length=9, fault_at=1)]
+    makers = [partial(EchoEnv, length=1), partial(EchoEnv, length=9, fault_at=1)]
     with SyncVectorEnv(makers, num_episodes=1, **place) as env:
         env.reset()
         with pytest.raises(WorkerError, match="environment 1 ") as exc_info:
@@ -122,7 +118,7 @@ def test_empty_info_does_not_read_infos():
 
         items = keys = __iter__ = __getitem__ = values
 
-    makers = [lambda: Echo(infos=[Unread(x=1)], length=2)] * 2
+    makers = [lambda: EchoEnv(infos=[Unread(x=1)], length=2)] * 2
     with SyncVectorEnv(makers, empty_info=True) as env:
         env.reset()
         assert [env.step(ones(2))[-1] for _ in range(3)] == [{}] * 3
@@ -152,7 +148,7 @@ def test_infos_are_merged_key_by_key(key):
     """Numbers or arrays of one shape in every environment become one array; any other key becomes a list."""
     first, second, merged = INFOS[key]
     both = {"always": 1} if key == "none" else {"always": 1, "only first": 2}
-    makers = [lambda: Echo(infos=[{key: first} | both]), lambda: Echo(infos=[{key: second, "always": 2}])]
+    makers = [lambda: EchoEnv(infos=[{key: first} | both]), lambda: EchoEnv(infos=[{key: second, "always": 2}])]
     with SyncVectorEnv(makers) as env:
         env.reset()
         *_, info = env.step(ones(2))
@@ -233,11 +229,11 @@ def test_calls_use_one_transfer(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_results_equal_host_results():
     """On a real device, each result stays correct after later steps."""
-    with SyncVectorEnv(counting(3, 2), device="cuda") as existing, SyncVectorEnv(counting(3, 2)) as local_value:
-        pairs = [(existing.reset()[0], local_value.reset()[0])]
+    with SyncVectorEnv(counting(3, 2), device="cuda") as on_device, SyncVectorEnv(counting(3, 2)) as on_host:
+        pairs = [(on_device.reset()[0], on_host.reset()[0])]
         for _ in range(20):
             action = torch.ones(3, dtype=torch.int64, device="cuda")
-            pairs.append((existing.step(action)[0], local_value.step(action.cpu())[0]))
+            pairs.append((on_device.step(action)[0], on_host.step(action.cpu())[0]))
     for actual, expected in pairs:
         assert actual.is_cuda
         assert actual.cpu().numpy().tolist() == expected.tolist()

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.faults.fixture_envs import Interrupt
-from tests.venv.fixture_envs import Counting, ids_of
+from tests.fixtures.interrupts import Interrupt
+from tests.fixtures.venv_envs import GatedCountingEnv, ids_of
 
 from vecrl.errors import WorkerError
 from vecrl.venv import BaseVectorEnv
@@ -45,7 +45,7 @@ def _collect_all(envs: BaseVectorEnv) -> list[int]:
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_reset_recovers_from_interrupts(backend: Any, use: str, collect: bool, step_timeout: float | None) -> None:
-    makers = [partial(Counting, i, 99) for i in range(4)]
+    makers = [partial(GatedCountingEnv, i, 99) for i in range(4)]
     stride = 40 if backend == "ray" else 7
     with BaseVectorEnv(makers, wait_num=2, backend=backend, step_timeout=step_timeout) as envs:
         envs.reset()
@@ -70,7 +70,7 @@ def test_reset_recovers_from_interrupts(backend: Any, use: str, collect: bool, s
 @pytest.mark.parametrize("backend", ["threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_lost_replies_are_not_waited_for(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their environments must be reset; all others continue."""
-    with BaseVectorEnv([partial(Counting, i, 99) for i in range(4)], wait_num=1, backend=backend) as envs:
+    with BaseVectorEnv([partial(GatedCountingEnv, i, 99) for i in range(4)], wait_num=1, backend=backend) as envs:
         envs.reset()
         receive = envs._pool._backend.receive
 
@@ -89,7 +89,7 @@ def test_lost_replies_are_not_waited_for(backend: Any, monkeypatch: pytest.Monke
         assert sorted(ids_of(envs.step(ACTIONS)[4]) + _collect_all(envs)) == [0, 1, 2, 3]
 
 
-class Failing(Counting):
+class Failing(GatedCountingEnv):
     """Number 1 fails in the second step of an episode."""
 
     def step(self, action):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.conformance.equality import assert_same
-from tests.venv.fixture_envs import KINDS, Counting, ReturnedObsEnv, make, make_returned_obs_venv
+from tests.fixtures.equality import assert_same
+from tests.fixtures.venv_envs import KINDS, GatedCountingEnv, ReturnedObsEnv, make, make_returned_obs_venv
 
 from vecrl.errors import SpaceError, WorkerError
 
@@ -150,7 +150,7 @@ def test_vector_rewards_are_stacked(kind, num_workers):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_infos_are_passed_through(kind, num_workers):
     """Numbers keep their types, for any number of workers."""
-    infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}}]
+    infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}, "env_id": "own"}]
     with make_returned_obs_venv(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[1], objects(*infos))
         assert_same(envs.step([0, 0])[4], objects(*({**info, "env_id": i} for i, info in enumerate(infos))))
@@ -168,4 +168,4 @@ def test_no_pending_environments_give_empty_results(kind):
         assert (rew.dtype, terminated.dtype, infos.dtype) == (float, bool, object)
     with make_returned_obs_venv((DICTS[0], DICT), (DICTS[1], DICT), kind=kind, wait_num=1, stack_dicts=True) as envs:
         assert envs.step(None)[0]["b"].shape == (0, 2)
-    assert Counting.observation_space.shape == (3,)
+    assert GatedCountingEnv.observation_space.shape == (3,)

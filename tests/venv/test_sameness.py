@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import makers
-from tests.venv.fixture_envs import KINDS, ids_of
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import makers
+from tests.fixtures.venv_envs import KINDS, ids_of
 
 from vecrl.venv import BaseVectorEnv
 
@@ -27,15 +27,15 @@ def trajectory(what: str, kind: str, num_workers: int | None) -> list[Any]:
     """Returns full steps, partial steps, and resets of ended environments."""
     rng = np.random.default_rng(3)
     with begin(what, kind, num_workers) as envs:
-        message_text: list[Any] = [envs.seed(5), envs.reset()]
+        results: list[Any] = [envs.seed(5), envs.reset()]
         for turn in range(30):
             ids = rng.permutation(N)[: 1 + turn % N]
             actions = rng.integers(0, 2, N)
-            message_text.append(result := envs.step(actions) if turn % 3 else envs.step(actions[ids], ids))
+            results.append(result := envs.step(actions) if turn % 3 else envs.step(actions[ids], ids))
             is_over = [info["env_id"] for info, end in zip(result[4], result[2] | result[3], strict=True) if end]
             if is_over:
-                message_text.append(envs.reset(is_over, **({"seed": turn} if turn % 2 else {})))
-        return copy.deepcopy(message_text)
+                results.append(envs.reset(is_over, **({"seed": turn} if turn % 2 else {})))
+        return copy.deepcopy(results)
 
 
 @lru_cache
@@ -49,7 +49,7 @@ def test_trajectories_are_equal_on_every_backend(what, kind, num_workers):
     assert_same(trajectory(what, kind, num_workers), alone(what))
 
 
-def stories(what: str, kind: str, num_workers: int | None, **options: Any) -> list[list[Any]]:
+def results_by_env(what: str, kind: str, num_workers: int | None, **options: Any) -> list[list[Any]]:
     """Returns the results of each environment in 12 steps with its own actions, in any order of readiness."""
     actions = np.random.default_rng(4).integers(0, 2, (N, 12))
     reported: list[list[Any]] = [[] for _ in range(N)]
@@ -57,8 +57,8 @@ def stories(what: str, kind: str, num_workers: int | None, **options: Any) -> li
     with begin(what, kind, num_workers, **options) as envs:
 
         def reset_ids(ids: list[int], **seeds: Any) -> None:
-            for i, *message_text in zip(ids, *envs.reset(ids, **seeds), strict=True):
-                reported[i].append(message_text)
+            for i, *result in zip(ids, *envs.reset(ids, **seeds), strict=True):
+                reported[i].append(result)
                 is_over.discard(i)
 
         reset_ids(list(range(N)), seed=list(range(N)))
@@ -76,12 +76,12 @@ def stories(what: str, kind: str, num_workers: int | None, **options: Any) -> li
 
 
 @lru_cache
-def stories_in_step(what: str) -> list[list[Any]]:
-    return stories(what, "dummy", 1)
+def results_without_waiting(what: str) -> list[list[Any]]:
+    return results_by_env(what, "dummy", 1)
 
 
 @pytest.mark.parametrize("what", ["counting", "dict", "CartPole-v1"])
 @pytest.mark.parametrize(("kind", "num_workers"), [("dummy", None), ("shmem", None), ("subproc", 3)])
 @pytest.mark.parametrize("options", [{"wait_num": 1}, {"wait_num": 3}, {"timeout": 0.001}])
 def test_environments_do_not_depend_on_waiting_order(what, kind, num_workers, options):
-    assert_same(stories(what, kind, num_workers, **options), stories_in_step(what))
+    assert_same(results_by_env(what, kind, num_workers, **options), results_without_waiting(what))

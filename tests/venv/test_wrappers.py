@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.venv.fixture_envs import Counting, ReturnedObsEnv, ids_of, make, make_returned_obs_venv
+from tests.fixtures.venv_envs import GatedCountingEnv, ReturnedObsEnv, ids_of, make, make_returned_obs_venv
 
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
@@ -49,9 +49,9 @@ def test_calls_are_forwarded(layers):
     envs.set_env_attr("i", 7, 0)
     assert envs.get_env_attr("i") == [7, 1, 2]
     assert envs.render(x=1)[1] == (1, {"x": 1})
-    assert envs.action_space == [Counting.action_space] * 3
-    assert envs.observation_space == [Counting.observation_space] * 3
-    assert (envs.metadata, envs.spec) == ([Counting.metadata] * 3, [None] * 3)
+    assert envs.action_space == [GatedCountingEnv.action_space] * 3
+    assert envs.observation_space == [GatedCountingEnv.observation_space] * 3
+    assert (envs.metadata, envs.spec) == ([GatedCountingEnv.metadata] * 3, [None] * 3)
     assert envs.reward_range == [(-np.inf, np.inf)] * 3
     inner.further = 5
     assert envs.further == 5

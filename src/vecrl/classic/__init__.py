@@ -4,7 +4,7 @@ The conversions from and to TensorDicts are imported at the first access; the re
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .base import BaseEnv
 from .config import Config
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseEnv", "Config", "GymEnv", "RoboschoolEnv", "from_classic", "to_classic"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in ("from_classic", "to_classic"):
         return getattr(import_module(".conversions", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

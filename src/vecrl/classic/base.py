@@ -1,13 +1,13 @@
 """`BaseEnv`: a single environment with states as arrays and four values a step.
 
-A subclass implements reset and step of its environment; this module normalises states and scales rewards for all of
+A subclass implements reset and step of its environment; this module normalizes states and scales rewards for all of
 them. Of gymnasium it knows only the spaces, and no other simulator.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, Self, TypeAlias, TypedDict
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -17,16 +17,26 @@ from ..running_stats import RunningStats
 from ..snapshot import Stateful
 from .config import Config
 from .normalization import MinMaxScaler, float_dtype
-from .spaces import space_of_info
+from .spaces import SpaceInfo, space_of_info
 
-Step = tuple[np.ndarray, float, bool, dict[str, Any]]
+Step: TypeAlias = tuple[np.ndarray, float, bool, dict[str, Any]]
+"""The next state, the reward, whether the episode ended, and a dict of infos."""
+
+
+class BaseOptions(TypedDict, total=False):
+    """The options of `BaseEnv`, for functions that pass them on."""
+
+    fixed_normalize_states: bool
+    running_normalize_states: bool
+    scale_reward: bool
+    gamma: float
 
 
 class BaseEnv(Stateful, ABC):
     """Base class of classic environments. A subclass defines the abstract methods, and may override the others.
 
     The options apply to the results of the subclass's `reset`, `step` and `get_state_info`: these methods return plain
-    states and rewards, and the caller gets the normalised ones.
+    states and rewards, and the caller gets the normalized ones.
 
     Args:
         env_name: the environment's name.
@@ -42,8 +52,8 @@ class BaseEnv(Stateful, ABC):
         reward_dtype: the NumPy dtype that represents rewards exactly.
 
     Raises:
-        SpaceError: the states to normalise are no numbers, or a bound that is needed is infinite.
-        ValueError: both ways of normalising are chosen, or `gamma` is not in [0, 1].
+        SpaceError: the states to normalize are no numbers, or a bound that is needed is infinite.
+        ValueError: both ways of normalizing are chosen, or `gamma` is not in [0, 1].
 
     >>> class Walk(BaseEnv):
     ...     simulator = "none"
@@ -62,7 +72,7 @@ class BaseEnv(Stateful, ABC):
     """
 
     env: Any = None
-    reward_dtype: np.dtype[Any] = np.dtype(np.float64)
+    reward_dtype: np.dtype = np.dtype(np.float64)
 
     def __init__(
         self,
@@ -87,7 +97,7 @@ class BaseEnv(Stateful, ABC):
         if fixed_normalize_states or running_normalize_states:
             space = space_of_info(self.get_state_info(), is_action=False)
             if not isinstance(space, Box):
-                raise SpaceError(f"Expected states that are numbers to normalise, got {space} for {env_name}.")
+                raise SpaceError(f"Expected states that are numbers to normalize, got {space} for {env_name}.")
             if fixed_normalize_states:
                 self._min_max_scaler = MinMaxScaler(space.low, space.high)
             else:
@@ -119,12 +129,12 @@ class BaseEnv(Stateful, ABC):
         """
 
     @abstractmethod
-    def get_state_info(self) -> dict[str, Any]:
+    def get_state_info(self) -> SpaceInfo:
         """Returns the description of states: "shape", "dtype" ("continuous", or "int" for discrete ones), and
         "low_bound" and "high_bound" if there are bounds."""
 
     @abstractmethod
-    def get_action_info(self) -> dict[str, Any]:
+    def get_action_info(self) -> SpaceInfo:
         """Returns the description of actions, as `get_state_info` does for states. If "dtype" is "int", "n" is the
         number of choices; without "n", "shape" is, as in `dict(shape=(2,), dtype="int")`."""
 
@@ -177,7 +187,7 @@ class BaseEnv(Stateful, ABC):
         self.state_stats.update(state)
         return self.state_stats.normalize(state)
 
-    def _scaled_state_info(self) -> dict[str, Any]:
+    def _scaled_state_info(self) -> SpaceInfo:
         info = type(self).get_state_info(self)
         if self._min_max_scaler is None and self.state_stats is None:
             return info

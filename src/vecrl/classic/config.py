@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -37,11 +38,11 @@ class Config:
     AttributeError: Expected one of ['seed', 'model'], got 'modle'. Did you mean 'model'?
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None, /, **extra_values: Any):
+    def __init__(self, values: Mapping[str, object] | None = None, /, **extra_values: object):
         for name, value in {**(values or {}), **extra_values}.items():
             self[name] = value
 
-    def new_section(self, name: str, /, **values: Any) -> Config:
+    def new_section(self, name: str, /, **values: object) -> Config:
         """Adds a section with these settings, and returns it.
 
         Raises:
@@ -54,15 +55,16 @@ class Config:
 
     # -- names
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             yaml_hint = " (in YAML, names such as yes, no, on, off and numbers need quotes)"
             raise ValueError(f"Expected the name of a setting to be a string, got {name!r}{yaml_hint}.")
         if name in dir(type(self)):
             reserved = [attribute for attribute in vars(Config) if not attribute.startswith("_")]
             raise ValueError(f"Expected the name of a setting, got the reserved name {name!r} (reserved: {reserved}).")
-        is_section = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        super().__setattr__(name, Config(value) if is_section else value)
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            value = Config(value)
+        super().__setattr__(name, value)
 
     __setitem__ = __setattr__
 
@@ -133,7 +135,7 @@ class Config:
         return cls(settings)
 
 
-def _to_plain(value: Any, path: tuple[str, ...]) -> Any:
+def _to_plain(value: object, path: tuple[str, ...]) -> object:
     """Returns `value` converted to types that YAML has."""
     if isinstance(value, Config | Mapping):
         items = vars(value).items() if isinstance(value, Config) else value.items()
@@ -154,11 +156,11 @@ def _to_plain(value: Any, path: tuple[str, ...]) -> Any:
     )
 
 
-_PLAIN_TYPES: tuple[Any, ...] = (bool, int, float, str, bytes)
+_PLAIN_TYPES: tuple[type[Any], ...] = (bool, int, float, str, bytes)
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 
 
-def _yaml() -> Any:
+def _yaml() -> ModuleType:
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -182,6 +184,6 @@ def _safe_yaml_classes() -> tuple[Any, Any]:
     return dumper, loader
 
 
-def _represent_str(dumper: Any, text: str) -> Any:
+def _represent_str(dumper: Any, text: str) -> object:
     """Represents a string; quoted if it has Unicode line breaks, which PyYAML would lose otherwise."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')

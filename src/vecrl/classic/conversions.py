@@ -5,22 +5,25 @@ Both directions keep every bit of states and rewards, and distinguish terminated
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from ..envs.base import EnvBase
 from ..envs.gym_like import GymLikeEnv, StepOutput
-from ..envs.spec_container import FLAGS, Key
+from ..envs.keys import FLAGS, Key
 from ..envs.utils import single_observation_key
 from ..errors import SpaceError
-from ..specs import Categorical, Composite, Unbounded
+from ..specs import Categorical, Composite, TensorSpec, Unbounded
 from ..specs.convert import space_from_spec, spec_from_gym
-from .base import BaseEnv, Step
+from .base import BaseEnv, BaseOptions, Step
 from .done_info import split_done, to_classic_done
-from .spaces import info_of_space, space_of_info, to_space_action
+from .spaces import SpaceInfo, info_of_space, space_of_info, to_space_action
 
 __all__ = ["ClassicWrapper", "TensorDictEnv", "from_classic", "to_classic"]
 
@@ -72,10 +75,10 @@ class ClassicWrapper(GymLikeEnv):
 
     def _make_specs(self, env: BaseEnv) -> None:
         device = self.device or torch.device("cpu")
-        conversion_options: dict[str, Any] = {"device": device, "categorical": self._categorical}
+        to_spec = partial(spec_from_gym, device=device, categorical=self._categorical)
         state_space = space_of_info(env.get_state_info(), is_action=False)
-        self.observation_spec = Composite(observation=spec_from_gym(state_space, **conversion_options))
-        self.action_spec = spec_from_gym(space_of_info(env.get_action_info(), is_action=True), **conversion_options)
+        self.observation_spec = Composite(observation=to_spec(state_space))
+        self.action_spec = to_spec(space_of_info(env.get_action_info(), is_action=True))
         self.reward_spec = Unbounded((1,), device, torch.from_numpy(np.empty(0, env.reward_dtype)).dtype)
         self.full_done_spec = Composite({flag: Categorical(2, (1,), device, torch.bool) for flag in FLAGS})
 
@@ -90,7 +93,7 @@ class ClassicWrapper(GymLikeEnv):
         self._env.seed(seed)
 
 
-def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> TensorDictEnv:
+def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Unpack[BaseOptions]) -> TensorDictEnv:
     """Converts a TensorDict environment to a classic one.
 
     Args:
@@ -118,17 +121,17 @@ def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> T
 class TensorDictEnv(BaseEnv):
     """A TensorDict environment as a classic one, see `to_classic`."""
 
-    def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Any):
+    def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Unpack[BaseOptions]):
         self._key = _validate_env(env, observation)
         self._env = env
-        self._other_keys: list[Any] = [key for key in env.observation_keys if key != self._key]
+        self._other_keys = [key for key in env.observation_keys if key != self._key]
         self._obs_spec, self._action_spec = env.observation_spec[self._key], env.action_spec
         self._spaces = space_from_spec(self._obs_spec), space_from_spec(self._action_spec)
         self._root: TensorDictBase | None = None
         reward = env.full_reward_spec[env.reward_key]
         self.reward_dtype = torch.empty(0, dtype=reward.dtype).numpy().dtype
         self._infos = [info_of_space(space) for space in self._spaces]
-        super().__init__(_string_attribute(env, "env_name") or type(env).__name__, **kwargs)
+        super().__init__(_name_of(env, "env_name"), **kwargs)
 
     def _create_env(self) -> EnvBase:
         return self._env
@@ -136,11 +139,7 @@ class TensorDictEnv(BaseEnv):
     @property
     def simulator(self) -> str:
         """The environment's `simulator` or `libname`, else the name of its class."""
-        return (
-            _string_attribute(self.env, "simulator")
-            or _string_attribute(self.env, "libname")
-            or type(self.env).__name__
-        )
+        return _name_of(self.env, "simulator", "libname")
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seeds the environment; returns the seed in a list."""
@@ -151,13 +150,13 @@ class TensorDictEnv(BaseEnv):
         self._root = self.env.reset()
         return self._state(self._root)
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: ArrayLike) -> Step:
         """Steps the environment as `GymEnv.step` does; the info contains the other observations by key."""
         if self._root is None:
             raise SpaceError("Expected a reset before the first step, got none. Call reset().")
         encoded_action = self._action_spec.encode(to_space_action(action, self._spaces[1]))
         result = self.env.step(self._root.set(self.env.action_key, encoded_action))
-        next_td: Any = result.get("next")
+        next_td = result.get("next")
         self._root = self.env.step_mdp(result)
         info = {key: _to_numpy(self.env.observation_spec[key], next_td.get(key)) for key in self._other_keys}
         truncated = next_td.get("truncated", None)
@@ -165,14 +164,14 @@ class TensorDictEnv(BaseEnv):
         reward = next_td.get(self.env.reward_key).item()
         return self._state(next_td), float(reward), *to_classic_done(*end_flags, info)
 
-    def _state(self, data: Any) -> np.ndarray:
-        return np.asarray(_to_numpy(self._obs_spec, data.get(self._key)))
+    def _state(self, data: TensorDictBase) -> np.ndarray:
+        return _to_numpy(self._obs_spec, data.get(self._key))
 
-    def get_state_info(self) -> dict[str, Any]:
+    def get_state_info(self) -> SpaceInfo:
         """Returns the description of states, see `GymEnv.get_space_info`."""
         return dict(self._infos[0])
 
-    def get_action_info(self) -> dict[str, Any]:
+    def get_action_info(self) -> SpaceInfo:
         """Returns the description of actions, see `GymEnv.get_space_info`."""
         return dict(self._infos[1])
 
@@ -191,11 +190,12 @@ def _validate_env(env: EnvBase, observation: Key | None) -> Key:
     return key
 
 
-def _to_numpy(spec: Any, value: Any) -> Any:
+def _to_numpy(spec: TensorSpec, value: Tensor) -> np.ndarray:
     """Returns a copy of a value as an array (an index for a one-hot vector)."""
     return np.array(spec.to_numpy(value))
 
 
-def _string_attribute(env: Any, name: str) -> str | None:
-    value = getattr(env, name, None)
-    return value if isinstance(value, str) else None
+def _name_of(env: EnvBase, *attributes: str) -> str:
+    """Returns the first of these attributes that is a non-empty string, else the name of the class."""
+    values = (getattr(env, attribute, None) for attribute in attributes)
+    return next((value for value in values if isinstance(value, str) and value), type(env).__name__)

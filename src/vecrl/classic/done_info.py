@@ -12,7 +12,7 @@ TIME_LIMIT_KEY = "TimeLimit.truncated"  # truncated and not terminated
 TIME_LIMIT_REACHED_KEY = "TimeLimit.reached"  # truncated and terminated in the same step
 
 
-def to_classic_done(terminated: bool, truncated: bool, info: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+def to_classic_done(terminated: bool, truncated: bool, info: Mapping[Any, object]) -> tuple[bool, dict[Any, object]]:
     """Returns `done`, and a copy of `info` that distinguishes terminated from truncated episodes.
 
     >>> to_classic_done(False, True, {"x": 1})
@@ -27,7 +27,7 @@ def to_classic_done(terminated: bool, truncated: bool, info: Mapping[str, Any]) 
     return done, new_info
 
 
-def split_done(done: bool, info: Mapping[str, Any]) -> tuple[bool, bool]:
+def split_done(done: bool, info: Mapping[Any, object]) -> tuple[bool, bool]:
     """Returns `terminated` and `truncated`; the inverse of `to_classic_done`. Without a key in `info`, an end counts
     as terminated.
 

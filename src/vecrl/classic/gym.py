@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 
 from ..simulators.gym_factory import as_gymnasium, make
 from .base import BaseEnv, Step
 from .config import Config
 from .done_info import to_classic_done
-from .spaces import info_of_space, to_space_action
+from .spaces import SpaceInfo, info_of_space, to_space_action
 
 Wrapper = Callable[[Any], Any]
 
@@ -100,7 +101,7 @@ class GymEnv(BaseEnv):
         seed, self._seed = self._seed, None
         return np.array(self.env.reset(seed=seed)[0])
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: ArrayLike) -> Step:
         """Steps the environment.
 
         Args:
@@ -114,16 +115,16 @@ class GymEnv(BaseEnv):
         obs, reward, terminated, truncated, info = self.env.step(to_space_action(action, self.env.action_space))
         return np.array(obs), float(reward), *to_classic_done(bool(terminated), bool(truncated), info)
 
-    def get_state_info(self) -> dict[str, Any]:
-        """Returns the description of states (after normalisation, if there is any), see `get_space_info`."""
+    def get_state_info(self) -> SpaceInfo:
+        """Returns the description of states (after normalization, if there is any), see `get_space_info`."""
         return self.get_space_info(self.env.observation_space)
 
-    def get_action_info(self) -> dict[str, Any]:
+    def get_action_info(self) -> SpaceInfo:
         """Returns the description of actions, see `get_space_info`."""
         return self.get_space_info(self.env.action_space)
 
     @staticmethod
-    def get_space_info(space: spaces.Space[Any]) -> dict[str, Any]:
+    def get_space_info(space: spaces.Space) -> SpaceInfo:
         """Returns the description of a space as a dict.
 
         | space | shape | dtype | more keys |
@@ -148,8 +149,9 @@ class GymEnv(BaseEnv):
         config.env.wrappers = [_describe_wrapper(wrapper) for wrapper in self.wrappers]
 
 
-def _describe_wrapper(wrapper: Any) -> str:
+def _describe_wrapper(wrapper: Wrapper) -> str:
     if isinstance(wrapper, partial):
         arguments = [*map(repr, wrapper.args), *(f"{name}={value!r}" for name, value in wrapper.keywords.items())]
         return f"{_describe_wrapper(wrapper.func)}({', '.join(arguments)})"
-    return f"{wrapper.__module__}.{wrapper.__qualname__}" if hasattr(wrapper, "__qualname__") else repr(wrapper)
+    name = getattr(wrapper, "__qualname__", None)
+    return repr(wrapper) if name is None else f"{wrapper.__module__}.{name}"

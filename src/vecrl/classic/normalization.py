@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..errors import SpaceError
@@ -56,13 +54,13 @@ class MinMaxScaler:
         return ((state - self._center) * self._scale).astype(float_dtype(state.dtype))
 
 
-def float_dtype(dtype: Any) -> Any:
+def float_dtype(dtype: np.dtype | None) -> np.dtype:
     """Returns the dtype itself if it is floating, else float32.
 
     >>> float_dtype(np.dtype("uint8")), float_dtype(np.dtype("float64"))
     (dtype('float32'), dtype('float64'))
     """
-    return dtype if dtype.kind == "f" else np.dtype(np.float32)
+    return dtype if dtype is not None and dtype.kind == "f" else np.dtype(np.float32)
 
 
 def _format_index(index: tuple[int, ...]) -> str:

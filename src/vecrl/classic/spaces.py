@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..errors import SpaceError
 
-Info = dict[str, Any]
+SpaceInfo: TypeAlias = dict[str, Any]
+"""The description of a space, see `GymEnv.get_space_info`."""
 _CONTINUOUS_NAMES = ("continuous", "float", float)
 _DISCRETE_NAMES = ("int", "discrete", int)
 
 
-def info_of_space(space: spaces.Space[Any]) -> Info:
+def info_of_space(space: spaces.Space) -> SpaceInfo:
     """Returns the description of a space as a dict, see `GymEnv.get_space_info`."""
     if isinstance(space, spaces.Box):
         bounds = {"low_bound": space.low.copy(), "high_bound": space.high.copy()}
@@ -37,7 +39,7 @@ def info_of_space(space: spaces.Space[Any]) -> Info:
     return {**info, "start": start} if np.any(start) else info
 
 
-def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space[Any]:
+def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space:
     """Returns the space that a dict describes; the inverse of `info_of_space`.
 
     Args:
@@ -64,14 +66,14 @@ def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space[A
     return spaces.Discrete(int(n), start=int(start))  # pyright: ignore[reportArgumentType] - without dimensions it is a number
 
 
-def _dtype_kind(dtype: Any) -> str:
+def _dtype_kind(dtype: DTypeLike) -> str:
     try:
         return np.dtype(dtype).kind
     except TypeError:
         return "?"
 
 
-def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> spaces.Box:
+def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype | None) -> spaces.Box:
     """Returns a Box; its dtype is `dtype`, else that of the bounds, else float64."""
     bounds = [info.get(name) for name in ("low_bound", "high_bound")]
     if dtype is None:
@@ -85,14 +87,13 @@ def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> spaces.
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def to_space_action(action: Any, space: spaces.Space[Any]) -> Any:
+def to_space_action(action: ArrayLike, space: spaces.Space) -> int | np.ndarray:
     """Returns an action in the form of its space: an int for Discrete, else an array of the space's dtype and shape.
 
     Raises:
         SpaceError: the action has another number of elements, or is no number.
     """
-    shape: Any = space.shape
-    array = np.asarray(action)
+    shape, array = space.shape or (), np.asarray(action)
     if array.size != math.prod(shape) or array.dtype.kind not in "fiub":
         raise SpaceError(f"Expected an action in {space}, got {action!r:.80} of shape {array.shape}.")
     if isinstance(space, spaces.Discrete):

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: always; code 0, 1 for an error, 2 for wrong usage, 130 after an interrupt.
     """
     try:
-        from vecrl.cli.app import app
+        from .app import app
     except ImportError as error:
         sys.exit(f'{error}. The command line needs its extra: pip install "vecrl[cli]"')
     if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from vecrl.cli.console import Settings, handle_errors, parse_pairs
+from .console import Settings, handle_errors, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
@@ -20,13 +20,13 @@ app = typer.Typer(
 
 
 def _backend_names() -> list[str]:
-    from vecrl.engine.backends.registry import backend_names
+    from ..engine.backends.registry import backend_names
 
     return backend_names()
 
 
 def _parse_backend(name: str) -> str:
-    from vecrl.engine.backends.registry import backend_entry
+    from ..engine.backends.registry import backend_entry
 
     try:
         return backend_entry(name).name
@@ -63,7 +63,7 @@ def envs(
     prefix: Annotated[Optional[str], typer.Option(help="List all names of this prefix: gym, native, brax, …")] = None,  # noqa: UP045
 ) -> None:
     """Lists the available environments by prefix, and for missing ones the extra to install."""
-    from vecrl.cli.list_envs import show_envs
+    from .list_envs import show_envs
 
     show_envs(prefix)
 
@@ -78,7 +78,7 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
 ) -> None:
     """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
-    from vecrl.cli.check_command import check_env
+    from .check_command import check_env
 
     if not check_env(env, parse_pairs(env_arg), seed=seed, render=render, timeout=timeout):
         raise typer.Exit(1)
@@ -102,7 +102,7 @@ def rollout(
     threads: Threads = 1,
 ) -> None:
     """Runs episodes and prints returns, lengths and steps per second."""
-    from vecrl.cli.rollout import RolloutCommand
+    from .rollout import RolloutCommand
 
     arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
     RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments).show(video, plot)
@@ -151,7 +151,7 @@ def evolve(
     threads: Threads = 1,
 ) -> None:
     """Searches for a policy with a population; saves the learning curve, the best policy and a video of it."""
-    from vecrl.cli.evolve import Evolution, Options
+    from .evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
     arguments |= {"env_args": parse_pairs(env_arg)}
@@ -190,6 +190,6 @@ def bench(
     threads: Threads = 1,
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
-    from vecrl.cli.bench import Bench
+    from .bench import Bench
 
     Bench(env, parse_pairs(env_arg), backends, workers, envs, seconds, device, threads).show()

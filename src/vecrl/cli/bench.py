@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 import typer
 from rich.table import Table
 
-from vecrl.cli.console import INTERRUPTED, console
-from vecrl.engine.backends.registry import backend_entry
-from vecrl.policy.population import creation_errors
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import VectorEnv
+from ..engine.backends.registry import backend_entry
+from ..engine.space_layout import Tree
+from ..policy.population import creation_errors
+from ..simulators.registry import find_entry
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import VectorEnv
+from .console import INTERRUPTED, console
 
+AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 NUM_ACTION_BATCHES = 64  # batches of actions, sampled before the measurement
 WARM_UP_FRACTION = 0.2  # of the duration of each measurement
 BATCH_SIZES = [1, 64, 1024, 4096]
@@ -116,7 +120,7 @@ class Bench:
         kwargs_text = "".join(f", {key}={value!r}" for key, value in self.kwargs.items())
         return f"{find_entry(self.env)[1]!r}{kwargs_text}"
 
-    def _time(self, env: Any, tensors: bool = False) -> float:
+    def _time(self, env: AnyVectorEnv, tensors: bool = False) -> float:
         """Returns environment steps per second."""
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(NUM_ACTION_BATCHES)]
@@ -140,7 +144,7 @@ class Bench:
         console.print(f"  {fastest.call}", markup=False, soft_wrap=True)
 
 
-def _run(env: Any, actions: Sequence[Any], seconds: float) -> float:
+def _run(env: AnyVectorEnv, actions: Sequence[Tree], seconds: float) -> float:
     """Returns batch steps per second."""
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds or not steps:
@@ -151,7 +155,7 @@ def _run(env: Any, actions: Sequence[Any], seconds: float) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def _synchronize(env: Any) -> None:
+def _synchronize(env: AnyVectorEnv) -> None:
     device = getattr(env, "device", None)
     if device is not None and torch.device(device).type == "cuda":
         torch.cuda.synchronize()

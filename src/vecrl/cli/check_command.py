@@ -12,11 +12,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from vecrl.cli.console import console
-from vecrl.cli.env_checks import BASIC, CHECKS, RENDERING, WORKER, EnvChecks, Finding
-from vecrl.errors import StepTimeout, WorkerCrash
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.vector_env import VectorEnv
+from ..errors import StepTimeout, WorkerCrash
+from ..simulators.registry import find_entry
+from ..vector.vector_env import VectorEnv
+from .console import console
+from .env_checks import BASIC, CHECKS, RENDERING, WORKER, EnvChecks, Finding
 
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
 TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."

@@ -58,7 +58,7 @@ def _is_expected(error: Exception) -> bool:
     """Returns whether the user can correct an error: one of vecrl or gymnasium, a wrong value, or something missing."""
     from gymnasium.error import Error as GymnasiumError
 
-    from vecrl.errors import VecrlError
+    from ..errors import VecrlError
 
     return isinstance(error, VecrlError | GymnasiumError | ValueError | ImportError | OSError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,16 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 
-from vecrl.cli.console import first_line
-from vecrl.engine.transition import AutoresetMode
-from vecrl.simulators.registry import Entry, register_entry
-from vecrl.vector.batched_env import BatchedVectorEnv
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import VectorEnv
+from ..engine.space_layout import AnySpace, Tree
+from ..engine.transition import AutoresetMode
+from ..simulators.registry import Entry, register_entry
+from ..simulators.wrapper_bypass import Env
+from ..vector.batched_vector_env import BatchedVectorEnv
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import VectorEnv
+from .console import first_line
 
+AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 EPISODES = 2
 MAX_STEPS = 1500
 WORKER, RENDERING = "same in a worker process", "rendering"
@@ -41,7 +45,7 @@ class CheckFailed(Exception):
         super().__init__(expected, actual, advice)
 
 
-class EnvChecks(gymnasium.Env[Any, Any]):
+class EnvChecks(gymnasium.Env[Tree, Tree]):
     """Runs the checks of an environment; is an environment itself, so that the engine runs it in a worker process.
 
     So crashes and timeouts are detected and reported as for any environment.
@@ -57,7 +61,7 @@ class EnvChecks(gymnasium.Env[Any, Any]):
     observation_space = action_space = Discrete(1)  # required, but this environment is never stepped
 
     def __init__(
-        self, name: str, make_one: Callable[..., Any] | None, kwargs: Mapping[str, Any], seed: int, entry: Entry
+        self, name: str, make_one: Callable[..., Env] | None, kwargs: Mapping[str, Any], seed: int, entry: Entry
     ):
         register_entry(entry)
         self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
@@ -73,29 +77,18 @@ class EnvChecks(gymnasium.Env[Any, Any]):
         except (Exception, SystemExit) as error:  # any exception of the environment is a finding
             return Finding(check_name, False, "no exception", f"{type(error).__name__}: {first_line(error, ' …')}")
 
-    def make(self, **make_kwargs: Any) -> Any:
+    def make(self, **make_kwargs: Any) -> Env:
         """Creates one environment."""
         if self.make_one is None:
             return make_vector_env(self.name, **self.kwargs, **make_kwargs).env
         return self.make_one(**make_kwargs)
 
-    def make_vector(self, mode: AutoresetMode, backend: str = "serial") -> Any:
+    def make_vector(self, mode: AutoresetMode, backend: str = "serial") -> AnyVectorEnv:
         """Creates a vector environment of three environments."""
         if self.make_one is None:
             env = make_vector_env(self.name, num_envs=3, **self.kwargs).env
             return BatchedVectorEnv(env.simulator, autoreset_mode=mode) if isinstance(env, BatchedVectorEnv) else env
         return VectorEnv([self.make_one] * 3, backend=backend, autoreset_mode=mode, num_workers=2)  # type: ignore[arg-type]
-
-
-class _ClosingEnv:
-    def __init__(self, env: Any):
-        self.env = env
-
-    def __enter__(self) -> Any:
-        return self.env
-
-    def __exit__(self, *_: object) -> None:
-        self.env.close()
 
 
 # ---------------------------------------------------------------------- single environments
@@ -106,7 +99,7 @@ def _check_make(checks: EnvChecks) -> tuple[str, str]:
     return "an environment", type(checks.env.unwrapped).__name__
 
 
-def _check_space(env: Any, name: str) -> tuple[str, str]:
+def _check_space(env: object, name: str) -> tuple[str, str]:
     space = getattr(env, name, None)
     if not isinstance(space, Space):
         raise CheckFailed(
@@ -115,7 +108,7 @@ def _check_space(env: Any, name: str) -> tuple[str, str]:
     return "a space", str(space)
 
 
-def _check_reset(env: Any, seed: int) -> tuple[str, str]:
+def _check_reset(env: Env, seed: int) -> tuple[str, str]:
     actual = env.reset(seed=seed)
     if not isinstance(actual, tuple) or len(actual) != 2 or not isinstance(actual[1], dict):
         raise CheckFailed(
@@ -125,7 +118,7 @@ def _check_reset(env: Any, seed: int) -> tuple[str, str]:
     return "within its space", _describe_value(actual[0])
 
 
-def _check_steps(env: Any, seed: int) -> tuple[str, str]:
+def _check_steps(env: Env, seed: int) -> tuple[str, str]:
     lengths = [0] * EPISODES
     env.action_space.seed(seed)
     for episode in range(EPISODES):
@@ -145,7 +138,7 @@ def _check_steps(env: Any, seed: int) -> tuple[str, str]:
     return "observations, rewards and flags as declared", f"lengths {lengths}"
 
 
-def _check_obs(space: Space[Any], obs: Any) -> None:
+def _check_obs(space: AnySpace, obs: Tree) -> None:
     numpy_value = _to_numpy(obs) if isinstance(obs, torch.Tensor) else obs
     if isinstance(space, Box):
         array = np.asarray(numpy_value)
@@ -162,7 +155,7 @@ def _check_obs(space: Space[Any], obs: Any) -> None:
         raise CheckFailed(str(space), repr(numpy_value)[:80], "Return observations in the declared space.")
 
 
-def _check_seeds(env: Any, seed: int) -> tuple[str, str]:
+def _check_seeds(env: Env, seed: int) -> tuple[str, str]:
     first_trajectory, second_trajectory, other_trajectory = (_trajectory(env, s) for s in (seed, seed, seed + 1))
     position = _difference(first_trajectory, second_trajectory)
     if position is not None:
@@ -181,10 +174,10 @@ def _check_close(checks: EnvChecks) -> tuple[str, str]:
     return "no exception", "none"
 
 
-def _check_new_env(make: Callable[..., Any], seed: int) -> tuple[str, str]:
-    trajectories: list[list[Any]] = []
+def _check_new_env(make: Callable[..., Env], seed: int) -> tuple[str, str]:
+    trajectories: list[list[list[np.ndarray]]] = []
     for _ in range(2):
-        with _ClosingEnv(make()) as env:
+        with closing(make()) as env:
             trajectories.append(_trajectory(env, seed))
     position = _difference(*trajectories)
     if position is not None:
@@ -196,7 +189,7 @@ def _check_new_env(make: Callable[..., Any], seed: int) -> tuple[str, str]:
     return "equal trajectories", "equal"
 
 
-def _trajectory(env: Any, seed: int) -> list[Any]:
+def _trajectory(env: Env, seed: int) -> list[list[np.ndarray]]:
     env.action_space.seed(seed)
     obs, _ = env.reset(seed=seed)
     rows = [_leaves(obs)]
@@ -208,9 +201,9 @@ def _trajectory(env: Any, seed: int) -> list[Any]:
     return rows
 
 
-def _check_render(make: Callable[..., Any], seed: int) -> tuple[str, str]:
+def _check_render(make: Callable[..., Env], seed: int) -> tuple[str, str]:
     expected = "uint8 [height, width, 3]"
-    with _ClosingEnv(make(render_mode="rgb_array")) as env:
+    with closing(make(render_mode="rgb_array")) as env:
         env.reset(seed=seed)
         frame = env.render()
     if frame is None:
@@ -224,7 +217,7 @@ def _check_render(make: Callable[..., Any], seed: int) -> tuple[str, str]:
 # ---------------------------------------------------------------------- vector environments
 
 
-def _check_modes(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
+def _check_modes(make_vector: Callable[..., AnyVectorEnv], seed: int) -> tuple[str, str]:
     """Checks that the rewards of the first episode of each row are the same in all auto-reset modes."""
     rewards_by_mode = {mode: _first_episodes(make_vector(mode), seed) for mode in AutoresetMode}
     reference = rewards_by_mode[AutoresetMode.NEXT_STEP]
@@ -234,7 +227,7 @@ def _check_modes(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
     return "the same rewards in each mode", f"first lengths {[len(rewards) for rewards in reference]}"
 
 
-def _check_backends(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
+def _check_backends(make_vector: Callable[..., AnyVectorEnv], seed: int) -> tuple[str, str]:
     local_rewards, remote_rewards = (
         _first_episodes(make_vector(AutoresetMode.SAME_STEP, b), seed) for b in ("serial", "processes")
     )
@@ -245,8 +238,8 @@ def _check_backends(make_vector: Callable[..., Any], seed: int) -> tuple[str, st
     return "the same rewards as in this process", "the same"
 
 
-def _first_episodes(vector: Any, seed: int) -> list[np.ndarray]:
-    with _ClosingEnv(vector):
+def _first_episodes(vector: AnyVectorEnv, seed: int) -> list[np.ndarray]:
+    with closing(vector):
         vector.action_space.seed(seed)
         vector.reset(seed=seed)
         rewards: list[list[float]] = [[] for _ in range(vector.num_envs)]
@@ -267,16 +260,16 @@ def _first_episodes(vector: Any, seed: int) -> list[np.ndarray]:
 # ---------------------------------------------------------------------- values
 
 
-def _sample(env: Any) -> Any:
+def _sample(env: Env) -> Tree:
     action = env.action_space.sample()
     return torch.as_tensor(action) if hasattr(env, "simulator") else action
 
 
-def _to_numpy(value: Any) -> np.ndarray:
+def _to_numpy(value: Tree) -> np.ndarray:
     return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def _leaves(obs: Any) -> list[Any]:
+def _leaves(obs: Tree) -> list[np.ndarray]:
     if isinstance(obs, Mapping):
         return [leaf for key in sorted(obs) for leaf in _leaves(obs[key])]
     if isinstance(obs, tuple):
@@ -284,7 +277,7 @@ def _leaves(obs: Any) -> list[Any]:
     return [_to_numpy(obs)]
 
 
-def _difference(a: list[Any], b: list[Any]) -> int | None:
+def _difference(a: list[list[np.ndarray]], b: list[list[np.ndarray]]) -> int | None:
     """Returns the first step in which two trajectories differ, or None."""
     for step, (row, other_row) in enumerate(zip(a, b, strict=False)):
         if not all(map(_arrays_equal, row, other_row)):
@@ -296,7 +289,7 @@ def _arrays_equal(x: np.ndarray, y: np.ndarray) -> bool:
     return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value: Tree) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_describe_value(part)}" for key, part in value.items()) + "}"
     numpy_value = _to_numpy(value)

@@ -15,15 +15,15 @@ from rich.live import Live
 from rich.markup import escape
 from torch import Tensor
 
-from vecrl.cli.console import INTERRUPTED, console, first_line
-from vecrl.cli.media import draw_curve, record_video
-from vecrl.cli.options import CHANGEABLE_OPTIONS, Options
-from vecrl.cli.run_folder import RunFolder
-from vecrl.cli.selection import Selection
-from vecrl.policy.population import OBS_CLIP
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.policy.search import PopulationSearch
-from vecrl.seeding import seed_for, stream_for
+from ..policy.population import OBS_CLIP
+from ..policy.population_search import PopulationSearch
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import seed_for, stream_for
+from .console import INTERRUPTED, console, first_line
+from .media import draw_curve, record_video
+from .options import CHANGEABLE_OPTIONS, Options
+from .run_folder import RunFolder
+from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
 PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal
@@ -44,7 +44,7 @@ class Evolution:
         self.steps, self.seconds = 0, 0.0
         self._last: dict[str, float] = {}
         self._steps_per_second = 0.0
-        self._resumed = False
+        self._resumed = state is not None
         self.evaluator = options.evaluator()
         try:
             self.search = self._new_search()
@@ -69,7 +69,7 @@ class Evolution:
         run = cls(options, RunFolder(parent))  # before the folder is created, so that wrong options leave none
         run.folder = RunFolder.new(parent, options.env)
         run.folder.write_state(run.state_dict(), None)  # before config.yaml, so that a folder with one can be resumed
-        run._write_config()
+        run.write_config()
         return run
 
     @classmethod
@@ -89,11 +89,10 @@ class Evolution:
                 f"Expected only changes of {allowed} in a resumed run, got {', '.join(sorted(unchangeable))}."
             )
         options = replace(Options.from_dict(config, folder.config), **changes)
-        run = cls(options, folder, state)
-        run._resumed = True
-        return run
+        return cls(options, folder, state)
 
-    def _write_config(self) -> None:
+    def write_config(self) -> None:
+        """Writes the options and the version of vecrl to the folder."""
         import vecrl
 
         config = asdict(self.options)
@@ -113,7 +112,7 @@ class Evolution:
             with self.folder.lock():
                 if self._resumed:
                     self.folder.rewind(self.search.generation)
-                    self._write_config()
+                    self.write_config()
                 return self._show()
         finally:
             self.evaluator.close()
@@ -242,7 +241,7 @@ class Evolution:
 
     # -- state and output ----------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns everything that later generations depend on, as plain data."""
         return {
             "search": self.search.state_dict(),

@@ -6,9 +6,9 @@ from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
 
-from vecrl.cli.console import console
-from vecrl.simulators.registry import available, known_prefixes
-from vecrl.vector import factory  # noqa: F401 -- fills the registry on import
+from ..simulators.registry import available, known_prefixes
+from ..vector import factory  # noqa: F401 -- fills the registry on import
+from .console import console
 
 MAX_SAMPLES = 6  # names per prefix in the overview
 
@@ -28,7 +28,9 @@ def show_envs(prefix: str | None) -> None:
             )
         else:
             table.add_row(
-                f"{name}::", escape(availability.summary), f"[yellow]missing[/]; {escape(availability.install or '')}"
+                f"{name}::",
+                escape(availability.summary),
+                f"[yellow]missing[/]; {escape(availability.install or availability.missing)}",
             )
     console.print(table)
     console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")

@@ -8,23 +8,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.population import creation_errors
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.torch_wrapper import TorchWrapper
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+from ..policy.policy_io import PolicyIO
+from ..policy.population import creation_errors
+from ..simulators.registry import find_entry
+from ..vector.factory import make_vector_env
+from ..vector.torch_wrapper import TorchWrapper
+from .constant_observation import make_constant_observation_env
 
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
 PLOT_SUFFIXES = (".png",)
-PolicyFn = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state if there is one, to outputs
+PolicyFn = Callable[..., Tensor | tuple[Tensor, ...]]
+"""Computes outputs from features `[1, obs_length]`, and a hidden state if there is one."""
 
 
 def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
@@ -75,7 +80,7 @@ def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
     figure.savefig(path, format="png", dpi=120)
 
 
-def _figure(title: str) -> tuple[Any, Any]:
+def _figure(title: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -87,12 +92,12 @@ def _figure(title: str) -> tuple[Any, Any]:
 
 
 def record_video(
-    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_obs: bool = False
+    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_observation: bool = False
 ) -> float:
     """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
 
     Args:
-        constant_obs: `act` ignores its input, so the observations may be of any space.
+        constant_observation: `act` ignores its input, so the observations may be of any space.
 
     Returns:
         The return of the recorded steps.
@@ -110,7 +115,7 @@ def record_video(
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
     with creation_errors(env, kwargs):
-        env_wrapper = _make(env, kwargs, constant_obs)
+        env_wrapper = _make(env, kwargs, constant_observation)
     try:
         rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
         writer = None
@@ -129,15 +134,15 @@ def record_video(
     return total
 
 
-def _make(env: str, kwargs: Mapping[str, Any], constant_obs: bool) -> TorchWrapper:
+def _make(env: str, kwargs: Mapping[str, Any], constant_observation: bool) -> TorchWrapper:
     entry, name = find_entry(env)
-    if constant_obs and entry.env_fn is not None:
-        return TorchWrapper(make_constant_obs_env(entry.env_fn(name, **kwargs)))
+    if constant_observation and entry.env_fn is not None:
+        return TorchWrapper(make_constant_observation_env(entry.env_fn(name, **kwargs)))
     return make_vector_env(env, **kwargs)
 
 
 @torch.no_grad()
-def _episode(env: Any, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
+def _episode(env: TorchWrapper, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
     """Yields the frames of an episode, each with the reward of the step before it."""
     policy_io = PolicyIO(env.observation_space, env.action_space)
     obs, _ = env.reset(seed=seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vecrl.policy.population import PopulationEvaluator
+from ..policy.population import PopulationEvaluator
 
 CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video"}
 CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}
@@ -114,7 +114,7 @@ class Options:
         )
 
 
-def _has_type(value: Any, expected_type: Any) -> bool:
+def _has_type(value: object, expected_type: object) -> bool:
     """Returns whether a value has an annotated type; an int is a float, too, but a bool or nan is not."""
     arguments = get_args(expected_type)
     if isinstance(expected_type, UnionType):
@@ -128,7 +128,7 @@ def _has_type(value: Any, expected_type: Any) -> bool:
     return type(value) is expected_type
 
 
-def _describe_type(expected_type: Any) -> str:
+def _describe_type(expected_type: object) -> str:
     names = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
     if isinstance(expected_type, UnionType):
         return " or ".join(map(_describe_type, get_args(expected_type)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,25 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 import typer
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete
 from rich.table import Table
 from torch import Tensor, nn
 
-from vecrl.cli.console import INTERRUPTED, console
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
-from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
-from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
-from vecrl.simulators.registry import find_entry
+from ..engine.space_layout import AnySpace
+from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
+from ..policy.evaluation.settings import Evaluation
+from ..policy.policy_io import PolicyIO
+from ..policy.population import PopulationEvaluator
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import Numbers, OwnSeeds, seed_for, stream_for
+from ..simulators.registry import find_entry
+from ..simulators.wrapper_bypass import Env
+from .console import INTERRUPTED, console
+from .constant_observation import make_constant_observation_env
+from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
 
 
 class RandomActions(nn.Module):
     """Outputs that make all actions of a space equally likely; of unit variance in dimensions without finite bounds."""
 
-    def __init__(self, space: Space[Any]):
+    def __init__(self, space: AnySpace):
         super().__init__()
         self.low, self.high, self.size = 0.0, 1.0, int(space.n) if isinstance(space, Discrete) else 0
         if isinstance(space, Box):
@@ -44,6 +48,10 @@ class RandomActions(nn.Module):
 @register_batched(RandomActions)
 def _random(module: RandomActions, parameters: Parameters) -> BatchedForward:
     return module.forward
+
+
+def _random_actions(policy_io: PolicyIO) -> RandomActions:
+    return RandomActions(policy_io.action_space)
 
 
 class RolloutCommand:
@@ -114,7 +122,7 @@ class RolloutCommand:
                 video,
                 seed=seed_for(self.seed, 0),
                 env_kwargs=kwargs,
-                constant_obs=self.saved_policy is None,
+                constant_observation=self.saved_policy is None,
             )
             console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
 
@@ -124,12 +132,11 @@ class RolloutCommand:
     def _evaluator(self) -> PopulationEvaluator:
         options = {"max_steps": self.max_steps, **self.evaluator_options}
         if self.saved_policy is None:
-            net: Any = lambda policy_io: RandomActions(policy_io.action_space)  # noqa: E731
             entry, name = find_entry(self.env)
-            env: Any = self.env
+            env: str | Callable[[], Env] = self.env
             if entry.env_fn is not None:
-                env = partial(make_constant_obs_env, entry.env_fn(name, **options.pop("env_kwargs")))
-            return PopulationEvaluator(env, net, self.num_envs, **options)
+                env = partial(make_constant_observation_env, entry.env_fn(name, **options.pop("env_kwargs")))
+            return PopulationEvaluator(env, _random_actions, self.num_envs, **options)
         evaluator = PopulationEvaluator(self.env, self.saved_policy.network, self.num_envs, **options)
         if evaluator.policy_io.constants != self.saved_policy.constants:
             evaluator.close()
@@ -140,7 +147,7 @@ class RolloutCommand:
         return evaluator
 
     def _evaluate(self, evaluator: PopulationEvaluator, first_episode: int) -> Evaluation:
-        def seeds(env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+        def seeds(env_ids: Numbers, episodes: Numbers) -> np.ndarray:
             return OwnSeeds(self.seed)(np.add(env_ids, first_episode), episodes)
 
         count = min(self.num_envs, self.episodes - first_episode)

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from vecrl import checkpoint
-from vecrl.errors import CheckpointError
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.snapshot.atomic_write import write_atomically
+from .. import checkpoint
+from ..errors import CheckpointError
+from ..policy.saved_policy import SavedPolicy
+from ..snapshot.atomic_write import write_atomically
 
 FORMAT = 2  # of the state; 1 did not contain the tested best policy
 LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end
@@ -51,7 +51,7 @@ class RunFolder:
             else:
                 return cls(parent / f"{stem}-{number}")
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, object]) -> None:
         """Writes `config.yaml` atomically."""
         _write_text(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
@@ -131,7 +131,7 @@ class RunFolder:
         else:
             self.metrics.unlink(missing_ok=True)
 
-    def write_state(self, state: Mapping[str, Any], best: SavedPolicy | None) -> None:
+    def write_state(self, state: Mapping[str, object], best: SavedPolicy | None) -> None:
         """Writes `state.ckpt` and `best.pt` atomically, after the lines of `metrics.csv` are on the disk."""
         if self.metrics.exists():
             with self.metrics.open("rb") as file:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from vecrl.cli.options import Options
-from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.seeding import SeedRule, stream_for
+from ..policy.evaluation.settings import Evaluation
+from ..policy.population import PopulationEvaluator
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import SeedRule, stream_for
+from .options import Options
 
 EVERY = 10  # generations between two tests by default, at least
 SHARE = 0.1  # maximum ratio of test steps to training steps by default; the next test waits while it is exceeded
@@ -113,7 +113,7 @@ class Selection:
             layer = layer.to(self._options.device)
         return self._evaluator.test(policy.parameters, self._options.test_episodes, seed=seed, obs_layer=layer)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns everything that later tests depend on, as plain data."""
         policies = {"best": self.best, "luckiest": self.luckiest}
         return {

@@ -3,6 +3,7 @@
 The engine uses NumPy only. It must not import torch.
 """
 
+from .backends.registry import register_backend
 from .pool import Pool
 from .simulator import BatchSimulator, BatchStep, Simulator
 from .transition import Autoreset, AutoresetMode, Episodes, Transition
@@ -16,4 +17,5 @@ __all__ = [
     "Pool",
     "Simulator",
     "Transition",
+    "register_backend",
 ]

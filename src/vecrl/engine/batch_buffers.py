@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from .simulator import RowBuffers
-from .space_layout import Layout
+from .space_layout import DType, Layout
 
 _ALIGN = 64  # bytes: a cache line, and the alignment that DLPack consumers expect
-Spec = tuple[tuple[int, ...], np.dtype[Any]]
+Spec = tuple[tuple[int, ...], DType]
 
 
 class Slot:
@@ -112,6 +112,16 @@ class BatchBuffers:
         """Returns the size in bytes of batch buffers with these arguments."""
         shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
         return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
+
+    def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
+        """Writes the leaves of actions into `rows`. Returns opaque leaves, by index, to send with the command."""
+        objects: dict[int, Sequence[Any]] | None = None
+        for index, (values, target) in enumerate(zip(leaves, self.actions, strict=True)):
+            if target is None:
+                objects = (objects or {}) | {index: values}
+            else:
+                target[rows] = values
+        return objects
 
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
         """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""

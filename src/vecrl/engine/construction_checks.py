@@ -5,18 +5,12 @@ It must not know rows or how commands are sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from gymnasium import Space
+from collections.abc import Mapping, Sequence
 
 from ..errors import Failure, SpaceError, failures_to_error
+from .pool_options import PoolOptions, Spaces
 from .space_layout import Layout
 from .worker import WorkerInfo, WorkerSpec
-
-Spaces = tuple[Space[Any], Space[Any]]
-ResolveSpaces = Callable[[Sequence[WorkerInfo]], Spaces]
-"""Returns, from the infos of all workers, the observation and action spaces for which batch buffers are laid out."""
 
 
 def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Exception:
@@ -33,18 +27,21 @@ def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Excep
     return SpaceError("\n".join(text if text.startswith(prefix) else name + text for name, text in texts))
 
 
-def check_worker_infos(
-    infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], same_spaces: bool, same_actions: bool
-) -> Spaces:
-    """Checks that the spaces of all workers have equal layouts, or are equal, and returns those of the first worker.
+def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], options: PoolOptions) -> Spaces:
+    """Returns the spaces for which batch buffers are laid out, from what each worker reports about itself.
+
+    They are those that `options.resolve_spaces` returns. Without it, they are those of the first worker, and the spaces
+    of all workers must be equal, or have equal layouts if the options do not ask for equal spaces.
 
     Raises:
         SpaceError: the spaces differ.
     """
+    if options.resolve_spaces is not None:
+        return options.resolve_spaces([info for _, info in sorted(infos.items())])
     first_info = infos[0]
     for index, info in sorted(infos.items()):
-        pairs = [("action_space", first_info.action_space, info.action_space, same_actions)]
-        pairs.append(("observation_space", first_info.observation_space, info.observation_space, same_spaces))
+        pairs = [("action_space", first_info.action_space, info.action_space, options.same_actions)]
+        pairs.append(("observation_space", first_info.observation_space, info.observation_space, options.same_spaces))
         for name, expected, actual, equal in pairs:
             same_layout = Layout(expected).leaves == Layout(actual).leaves
             if not same_layout or (equal and expected != actual):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,7 +27,8 @@ class EnvIndex:
         env_id_offset: the number of the first environment in messages, if the pool has a part of the environments.
 
     Attributes:
-        starts: `[num_workers + 1]`; worker w has the environments from `starts[w]` to `starts[w + 1]`, exclusive.
+        worker_bounds: `[num_workers + 1]`; worker w has the environments from `worker_bounds[w]` to
+            `worker_bounds[w + 1]`, exclusive.
         counts: the number of environments of each worker.
         busy: `[n]` bool, environments with a command by id that is pending or has results not collected yet.
         failed: `[n]` bool, environments that must be reset before they step.
@@ -37,14 +38,14 @@ class EnvIndex:
     def __init__(self, counts: Iterable[int], env_id_offset: int = 0):
         self.counts = list(counts)
         self.env_id_offset = env_id_offset
-        self.starts = np.cumsum([0, *self.counts])
-        self.num_envs = int(self.starts[-1])
+        self.worker_bounds = np.cumsum([0, *self.counts])
+        self.num_envs = int(self.worker_bounds[-1])
         self.busy = np.zeros(self.num_envs, bool)
         self.failed = np.zeros(self.num_envs, bool)
         self.request_order = np.zeros(self.num_envs, np.int64)
         self._num_requests = 0  # the next value of request_order
         self._last_split: tuple[bytes, np.ndarray, list[WorkerRows]] = b"", np.empty(0, np.int64), []
-        self._owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        self._owner = np.repeat(np.arange(len(self.worker_bounds) - 1), np.diff(self.worker_bounds))
 
     def parse_ids(self, ids: Ids) -> np.ndarray:
         """Returns `ids` as an array `[m]` of int64.
@@ -83,7 +84,7 @@ class EnvIndex:
         self._num_requests += len(parsed)
         return parsed
 
-    def require_healthy(self, ids: Any, reset_mask: np.ndarray | None = None) -> None:
+    def require_healthy(self, ids: Ids | slice, reset_mask: np.ndarray | None = None) -> None:
         """Checks that none of `ids` must be reset first. The rows of `reset_mask` are not checked.
 
         Raises:
@@ -109,9 +110,9 @@ class EnvIndex:
     def _split_ids(self, ids: np.ndarray) -> list[WorkerRows]:
         ascending = ids.argsort()
         ordered = ids[ascending]
-        bounds = ordered.searchsorted(self.starts).tolist()
+        bounds = ordered.searchsorted(self.worker_bounds).tolist()
         return [
-            (worker, ordered[start:stop] - self.starts[worker], ascending[start:stop])
+            (worker, ordered[start:stop] - self.worker_bounds[worker], ascending[start:stop])
             for worker, (start, stop) in enumerate(itertools.pairwise(bounds))
             if start < stop
         ]

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,28 +22,16 @@ from ..seeding import seed_for
 from .backends.base import Backend
 from .batch_buffers import BatchBuffers
 from .env_index import EnvIndex
-from .infos import Infos
+from .infos import Info, Infos
 from .pending import PendingCommand, PendingCommands
-from .space_layout import Layout
+from .pool_options import PoolOptions
+from .space_layout import Layout, LeafRows, Tree
 from .transition_builder import TransitionBuilder
 from .worker import Command, Op, WorkerInfo, WorkerReply
 
-OnFailure = Literal["raise", "restart", "mask"]
 _BUDGET_WINDOW_S = 3600.0  # seconds
 _MAX_RESTART_ATTEMPTS = 3  # how often one restart is tried
 _log = logging.getLogger("vecrl")
-
-
-def check_fault_options(on_failure: Any, restarts_per_hour: Any) -> None:
-    """Checks the options `on_failure` and `restarts_per_hour`.
-
-    Raises:
-        ValueError: one of them has no valid value.
-    """
-    if on_failure not in ("raise", "restart", "mask"):
-        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', got {on_failure!r}.")
-    if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
-        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, got {restarts_per_hour!r}.")
 
 
 class WorkerRestarter:
@@ -87,7 +75,7 @@ class WorkerRestarter:
         command = pending.register_internal(Op.CONSTRUCT, workers)
         failures = pending.wait_for(command, None)
         if not failures:
-            failures = [f for worker, report in command.reports for f in self._check_spaces(worker, report.result)]
+            failures = [f for worker, reply in command.replies for f in self._check_spaces(worker, reply.result)]
         if not failures:
             for worker in workers:
                 self._backend.reattach(worker)
@@ -110,13 +98,12 @@ class FaultPolicy:
     """Restarts or excludes environments that fail, and writes their rows.
 
     Args:
-        policy: "restart" or "mask".
-        restarts_per_hour: how many failures are handled within an hour; any further failure is returned as unhandled.
+        options: those of the pool, with "restart" or "mask" as `on_failure`. After `restarts_per_hour` failures within
+            an hour, any further failure is returned as unhandled.
         backend, pending, env_index, buffers, transition_builder: those of the pool.
         layout: the layout of observations.
         restarter: restarts crashed workers.
         gather: waits for a command, at most as long as a step may take, and returns its failures.
-        infos: whether infos report that an environment failed.
 
     Attributes:
         alive: `[n]` bool, the environments that are not excluded.
@@ -126,8 +113,7 @@ class FaultPolicy:
 
     def __init__(
         self,
-        policy: OnFailure,
-        restarts_per_hour: int,
+        options: PoolOptions,
         backend: Backend,
         pending: PendingCommands,
         env_index: EnvIndex,
@@ -136,13 +122,11 @@ class FaultPolicy:
         transition_builder: TransitionBuilder,
         restarter: WorkerRestarter,
         gather: Callable[[PendingCommand], list[Failure]],
-        infos: bool,
     ):
         n = env_index.num_envs
         self.alive = np.ones(n, bool)
         self.unreported = np.zeros(n, bool)
-        self._policy = policy
-        self._restarts_per_hour = restarts_per_hour
+        self._options = options
         self._backend = backend
         self._pending = pending
         self._env_index = env_index
@@ -150,12 +134,11 @@ class FaultPolicy:
         self._transition_builder = transition_builder
         self._restarter = restarter
         self._gather = gather
-        self._with_infos = infos
         self._restart_slot = buffers.slots[-1]  # for the observations of the resets after restarts
         self._last_obs = layout.empty(n)  # copies: an environment may write invalid values before it fails
         # the opaque observations, by leaf and id, and the infos, by id, of the resets after restarts
-        self._first_objects: dict[int, dict[int, Any]] = {leaf: {} for leaf in layout.opaque}
-        self._first_infos: dict[int, Any] = {}
+        self._first_objects: dict[int, dict[int, Tree]] = {leaf: {} for leaf in layout.opaque}
+        self._first_infos: dict[int, Info] = {}
         self._errors: dict[int, str] = {}  # the latest error of each environment that failed
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, np.int64)
@@ -175,7 +158,7 @@ class FaultPolicy:
             if seed is not None:
                 self._seeds[env_id], self._restarts[env_id] = seed, 0
 
-    def seed_of(self, env_id: int) -> dict[str, Any]:
+    def seed_of(self, env_id: int) -> dict[str, int | None]:
         """Returns, for a saved state, the seed of an environment and the number of its restarts since."""
         return {"seed": self._seeds[env_id], "restarts": self._restarts[env_id]}
 
@@ -188,7 +171,7 @@ class FaultPolicy:
     def record(self, command: PendingCommand) -> None:
         """Records the observations, returns and lengths after a command, for environments that fail later."""
         slot = self._buffers.slots[command.slot]
-        ids: Any = slice(None) if command.ids is None else command.ids
+        ids = slice(None) if command.ids is None else command.ids
         for last, leaf in zip(self._last_obs, slot.obs, strict=True):
             if leaf is not None:
                 last[ids] = leaf[ids]
@@ -202,7 +185,7 @@ class FaultPolicy:
         self._returns[ids] *= ~done
         self._lengths[ids] *= ~done
 
-    def excluded(self, reset_mask: Any = None) -> np.ndarray | None:
+    def excluded(self, reset_mask: np.ndarray | slice | None = None) -> np.ndarray | None:
         """Returns the environments that must not be sent the next command, `[n]` bool; None for none.
 
         Args:
@@ -264,7 +247,7 @@ class FaultPolicy:
             if not ids:
                 continue
             self._errors |= dict.fromkeys(ids, failure.error)
-            if self._policy == "mask":
+            if self._options.on_failure == "mask":
                 self.alive[ids] = False
                 self._mark_unreported(ids, [failure])
             elif restart_failures := self._restart(failure, _MAX_RESTART_ATTEMPTS):
@@ -290,11 +273,11 @@ class FaultPolicy:
         now = time.monotonic()
         while self._failure_times and now - self._failure_times[0] > _BUDGET_WINDOW_S:
             self._failure_times.popleft()
-        if len(self._failure_times) >= self._restarts_per_hour:
+        if len(self._failure_times) >= self._options.restarts_per_hour:
             return False
         self._failure_times.append(now)
-        action = "excluded" if self._policy == "mask" else "restarted"
-        count = f"{len(self._failure_times)} of {self._restarts_per_hour} within an hour"
+        action = "excluded" if self._options.on_failure == "mask" else "restarted"
+        count = f"{len(self._failure_times)} of {self._options.restarts_per_hour} within an hour"
         _log.warning("%s failed and are %s (%s): %s", self._env_index.name(np.array(ids)), action, count, error)
         return True
 
@@ -323,18 +306,18 @@ class FaultPolicy:
         seed = self._seeds[env_id]
         return None if seed is None else seed_for(seed, 0, self._restarts[env_id])
 
-    def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
+    def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: object) -> list[Failure]:
         """Sends one worker a restart command, keeps its infos and opaque observations, and returns its failures."""
         slot = len(self._buffers.slots) - 1
-        rows = [i - int(self._env_index.starts[worker]) for i in ids]
+        rows = [i - int(self._env_index.worker_bounds[worker]) for i in ids]
         updating, self._pending.updating = self._pending.updating, True  # if this raises, `forget` drops the command
         command = self._pending.register(op, [worker], slot=slot)
         self._backend.send([(worker, Command(op, command.seq, slot, rows=rows, extra=extra))])
         failures = self._gather(command)
         self._pending.updating = updating
-        for _, report in command.reports:
-            self._first_infos |= dict(report.infos.items())
-            for leaf, pairs in report.objects.items():
+        for _, reply in command.replies:
+            self._first_infos |= dict(reply.infos.items())
+            for leaf, pairs in reply.objects.items():
                 self._first_objects[leaf] |= dict(pairs)
         return failures
 
@@ -351,14 +334,14 @@ class FaultPolicy:
         self.unreported[command.failed] = False
 
     def _write_one(self, command: PendingCommand, i: int, ends_episode: bool) -> None:
-        slot, report = self._buffers.slots[command.slot], WorkerReply()
-        info: dict[str, Any] = {"failed": True, "error": self._errors[i]}
+        slot, reply = self._buffers.slots[command.slot], WorkerReply()
+        info: Info = {"failed": True, "error": self._errors[i]}
         reset_requested = command.op == Op.RESET or (command.reset_mask is not None and bool(command.reset_mask[i]))
         is_reset = bool(self.alive[i]) and (reset_requested or command.reset_done)
         if is_reset and not reset_requested:
             _copy(self._last_obs, self._buffers.final_obs, i)
-            report.final_infos.dicts.append((i, info))
-            report.final_objects = {
+            reply.final_infos.dicts.append((i, info))
+            reply.final_objects = {
                 leaf: [(i, self._transition_builder.latest(leaf, i))] for leaf in self._first_objects
             }
             info = self._first_infos.get(i, {})
@@ -366,34 +349,34 @@ class FaultPolicy:
             info = {**self._first_infos.get(i, {}), **info}
         if is_reset:
             _copy(self._restart_slot.obs, slot.obs, i)
-            report.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
+            reply.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
         else:
             _copy(self._last_obs, slot.obs, i)
-        report.infos.dicts.append((i, info))
-        if not self._with_infos:
-            report.infos, report.final_infos = Infos(), Infos()
+        reply.infos.dicts.append((i, info))
+        if not self._options.infos:
+            reply.infos, reply.final_infos = Infos(), Infos()
         slot.reward[i] = 0.0
         slot.terminated[i], slot.truncated[i], slot.was_reset[i] = False, ends_episode and not reset_requested, is_reset
         slot.returns[i], slot.lengths[i] = self._returns[i], self._lengths[i]
         self._first_infos.pop(i, None)
-        for _, other_report in command.reports:
-            _drop_row(other_report, i)
-        command.reports.append((0, report))
+        for _, other_reply in command.replies:
+            _drop_row(other_reply, i)
+        command.replies.append((0, reply))
 
 
-def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
+def _copy(source: Sequence[Any], target: Sequence[LeafRows | None], i: int) -> None:
     for old, new in zip(source, target, strict=True):
         if new is not None:
             new[i] = old[i]
 
 
-def _drop_row(report: WorkerReply, i: int) -> None:
+def _drop_row(reply: WorkerReply, i: int) -> None:
     """Removes the infos and objects of an environment, which it returned before it failed, from a reply."""
-    for infos in (report.infos, report.final_infos):
+    for infos in (reply.infos, reply.final_infos):
         infos.dicts = [pair for pair in infos.dicts if pair[0] != i]
         if any(block.start <= i < block.start + len(block.data) for block in infos.batches):
             remaining = [pair for pair in infos.items() if pair[0] != i]
             infos.batches, infos.dicts = [], remaining
-    for objects in (report.objects, report.final_objects):
+    for objects in (reply.objects, reply.final_objects):
         for leaf, pairs in objects.items():
             objects[leaf] = [pair for pair in pairs if pair[0] != i]

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 Info = Mapping[str, Any]
+InfoDict = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class InfoPacker:
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
         self._types: tuple[type, ...] = ()
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: np.dtype[np.void] | None = None
 
     def pack(self, infos: Sequence[tuple[int, Info]]) -> np.ndarray | None:
         """Returns an array with one structured row per info; None if their keys or types differ, or if a value is not a
         number that a NumPy dtype can hold."""
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[float, ...]] = []
         for _, info in infos:
             if not isinstance(info, dict):
                 return None
@@ -49,7 +50,7 @@ class InfoPacker:
         except OverflowError:
             return None
 
-    def _set_layout(self, keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+    def _set_layout(self, keys: tuple[str, ...], values: tuple[float, ...]) -> bool:
         if not keys or not all(_is_number(v) for v in values) or not all(type(k) is str for k in keys):
             return False
         self._keys, self._types = keys, tuple(map(type, values))
@@ -61,7 +62,7 @@ class InfoPacker:
         return True
 
 
-def _is_number(value: Any) -> TypeGuard[int | float | bool]:
+def _is_number(value: object) -> TypeGuard[int | float | bool]:
     return isinstance(value, int | float | bool | np.number | np.bool_) and type(value).__module__ in {
         "builtins",
         "numpy",
@@ -98,7 +99,7 @@ class Infos:
                 yield batch.start + offset, dict(zip(names, row, strict=True))
         yield from self.dicts
 
-    def merge(self, num_envs: int) -> dict[str, Any]:
+    def merge(self, num_envs: int) -> InfoDict:
         """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with it."""
         if not self:
             return {}
@@ -124,19 +125,23 @@ class Infos:
         )
 
 
-def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> dict[str, Any]:
+NO_INFOS = Infos()
+"""The infos of a transition without any. It is shared, so nothing may be added to it."""
+
+
+def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> InfoDict:
     """Merges dicts key by key: numbers and arrays into arrays, dicts into dicts, anything else into object arrays.
 
     >>> merge(iter([(1, {"x": 2.0})]), 2)
     {'x': array([0., 2.]), '_x': array([False,  True])}
     """
-    merged: dict[str, Any] = {}
+    merged: InfoDict = {}
     for env_id, info in infos:
         _add(merged, env_id, info, num_envs)
     return merged
 
 
-def _add(merged: dict[str, Any], env_id: int, info: Info, num_envs: int) -> None:
+def _add(merged: InfoDict, env_id: int, info: Info, num_envs: int) -> None:
     for key, value in info.items():
         mask = merged.get(f"_{key}")
         if mask is None:
@@ -149,7 +154,7 @@ def _add(merged: dict[str, Any], env_id: int, info: Info, num_envs: int) -> None
         merged[f"_{key}"] = mask
 
 
-def _store(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.ndarray) -> None:
+def _store(merged: InfoDict, key: str, env_id: int, value: Any, mask: np.ndarray) -> None:
     column: Any = merged.get(key)
     if column is None:
         column = merged[key] = _column(value, len(mask))
@@ -168,7 +173,7 @@ def _store(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.n
     column[env_id] = value
 
 
-def _column(value: Any, num_envs: int) -> np.ndarray:
+def _column(value: object, num_envs: int) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return np.zeros((num_envs, *value.shape), value.dtype)
     if type(value) in (int, float, bool) or isinstance(value, np.number | np.bool_):

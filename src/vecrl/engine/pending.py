@@ -14,7 +14,6 @@ from ..errors import ClosedError, Failure, StepTimeout, failures_to_error
 from .backends.base import Backend, Reply
 from .worker import Command, Op, WorkerReply
 
-WorkerReport = tuple[int, WorkerReply]
 CLOSED = "This object is closed; make a new one."
 _MAX_SEQ = 0xFFFFFFFF  # the largest command number: it is sent in 32 bits, and then starts at 1 again
 _POLL_S = 0.2  # seconds after which a waiting call checks whether another thread closes the pool
@@ -30,13 +29,13 @@ class PendingCommand:
         slot: index of the slot with its rows.
         reset_done: whether rows in which the episode ends are reset.
         waiting: the workers that have not replied.
-        reports: the non-empty replies of the others.
+        replies: the non-empty replies of the others, each with its worker.
         reset_mask: `[n]` bool, environments that are reset instead of stepped; None for none.
         excluded: environments of the command that were not sent to a worker. The fault policy writes their rows.
         failed: environments with rows written by the fault policy, since they failed.
     """
 
-    __slots__ = ("excluded", "failed", "ids", "op", "reports", "reset_done", "reset_mask", "seq", "slot", "waiting")
+    __slots__ = ("excluded", "failed", "ids", "op", "replies", "reset_done", "reset_mask", "seq", "slot", "waiting")
 
     def __init__(self, op: Op, seq: int, workers: Iterable[int], ids: np.ndarray | None, slot: int, reset_done: bool):
         self.op = op
@@ -45,7 +44,7 @@ class PendingCommand:
         self.slot = slot
         self.reset_done = reset_done
         self.waiting = set(workers)
-        self.reports: list[WorkerReport] = []
+        self.replies: list[tuple[int, WorkerReply]] = []
         self.reset_mask: np.ndarray | None = None
         self.excluded: Container[int] = ()
         self.failed: Sequence[int] = ()
@@ -53,7 +52,7 @@ class PendingCommand:
     @property
     def failures(self) -> list[Failure]:
         """The failures of all replies so far."""
-        return [failure for _, report in self.reports for failure in report.failures]
+        return [failure for _, reply in self.replies for failure in reply.failures]
 
 
 class PendingCommands:
@@ -63,27 +62,28 @@ class PendingCommands:
         open: the commands with missing replies, keyed by number.
         completed: commands by id (not to all) with all replies, but with results not collected yet.
         crashed: the crashed workers, with the failure of each.
-        starts: `[num_workers + 1]`; worker w owns the environments from `starts[w]` to `starts[w + 1]`, exclusive.
+        worker_bounds: `[num_workers + 1]`; worker w has the environments from `worker_bounds[w]` to
+            `worker_bounds[w + 1]`, exclusive.
         updating: whether a call is changing these records. If it is set while no call runs, a call was interrupted, and
-            `resume` must be called.
+            `resync` must be called.
         runs_inline: whether the backend executes a command when its reply is waited for.
-        ending: whether calls must end, because another thread closes or has closed the pool.
+        calls_must_end: whether calls must end, because another thread closes or has closed the pool.
     """
 
-    def __init__(self, backend: Backend, starts: np.ndarray, runs_inline: bool):
+    def __init__(self, backend: Backend, worker_bounds: np.ndarray, runs_inline: bool):
         self.open: dict[int, PendingCommand] = {}
         self.completed: list[PendingCommand] = []
         self.crashed: dict[int, Failure] = {}
-        self.starts = starts
+        self.worker_bounds = worker_bounds
         self.updating = False
-        self.ending = False
+        self.calls_must_end = False
         self.runs_inline = runs_inline
         self._backend = backend
         self._seq = 0
         # when a worker was sent a command by id, or last replied if it has further ones
         self._busy_since: dict[int, float] = {}
         self._num_due: dict[int, int] = {}  # how many replies to commands by id are missing
-        self._resync_seq = 0  # the number of the latest command that `resume` sent
+        self._resync_seq = 0  # the number of the latest command that `resync` sent
         self._before_resync: set[int] = set()  # the numbers of the commands that were open then
 
     def register(
@@ -122,7 +122,7 @@ class PendingCommands:
         """Restarts the timers of these workers."""
         self._busy_since |= dict.fromkeys(workers, time.monotonic())
 
-    def resume(self, limited: bool) -> None:
+    def resync(self, limited: bool) -> None:
         """Restores the records after an interrupted call, and sends every pending worker one more command.
 
         Ctrl-C can interrupt a call before all workers have received a command, or before a reply is recorded. Replies
@@ -178,7 +178,7 @@ class PendingCommands:
             if timeout is not None and not command.waiting.isdisjoint(reply[0] for reply in replies):
                 deadline = time.monotonic() + timeout  # it was a reply to an earlier command: each has its own time
         self.open.pop(command.seq, None)
-        return command.failures if command.reports else []
+        return command.failures if command.replies else []
 
     def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Reply]:
         """Receives replies, records them and returns them; see `Backend.receive`.
@@ -191,10 +191,10 @@ class PendingCommands:
             replies = self._backend.receive(timeout, expect)
         else:
             replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
-            while not replies and not self.ending and (timeout is None or timeout > _POLL_S):
+            while not replies and not self.calls_must_end and (timeout is None or timeout > _POLL_S):
                 timeout = None if timeout is None else timeout - _POLL_S
                 replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
-        if self.ending:
+        if self.calls_must_end:
             raise ClosedError(CLOSED)
         self.on_replies(replies)
         self.updating = updating
@@ -210,14 +210,14 @@ class PendingCommands:
 
     def on_replies(self, replies: Sequence[Reply]) -> None:
         """Records replies."""
-        for worker, seq, report in replies:
+        for worker, seq, reply in replies:
             if seq < 0:
-                assert report is not None
-                self.crashed[worker] = report.failures[0]
+                assert reply is not None
+                self.crashed[worker] = reply.failures[0]
                 for command in [c for c in self.open.values() if worker in c.waiting]:
-                    self._record_reply(command, worker, report)
+                    self._record_reply(command, worker, reply)
             elif seq in self.open:  # other replies belong to dropped commands
-                self._record_reply(self.open[seq], worker, report)
+                self._record_reply(self.open[seq], worker, reply)
             elif seq == self._resync_seq:
                 for command in [c for c in self.open.values() if c.seq in self._before_resync and worker in c.waiting]:
                     ids, op = self.ids_of([worker]), command.op.name.lower()
@@ -230,16 +230,16 @@ class PendingCommands:
         for command in [c for c in self.open.values() if worker in c.waiting]:
             if command.ids is None:
                 failure = Failure(self.ids_of([worker]), command.op.name.lower(), "cancelled", worker=worker)
-                command.reports.append((worker, WorkerReply(failures=[failure])))
+                command.replies.append((worker, WorkerReply(failures=[failure])))
                 command.waiting.discard(worker)  # the command stays open until its result is collected
             else:
                 del self.open[command.seq]
         self._busy_since.pop(worker, None)
         self._num_due.pop(worker, None)
 
-    def _record_reply(self, command: PendingCommand, worker: int, report: WorkerReply | None) -> None:
-        if report is not None:
-            command.reports.append((worker, report))
+    def _record_reply(self, command: PendingCommand, worker: int, reply: WorkerReply | None) -> None:
+        if reply is not None:
+            command.replies.append((worker, reply))
         command.waiting.discard(worker)
         if command.ids is not None and worker in self._busy_since:
             self._num_due[worker] -= 1
@@ -269,4 +269,5 @@ class PendingCommands:
 
     def ids_of(self, workers: Iterable[int]) -> tuple[int, ...]:
         """Returns the environments of these workers."""
-        return tuple(i for w in sorted(workers) for i in range(int(self.starts[w]), int(self.starts[w + 1])))
+        bounds = self.worker_bounds
+        return tuple(i for w in sorted(workers) for i in range(int(bounds[w]), int(bounds[w + 1])))

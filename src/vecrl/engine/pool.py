@@ -10,40 +10,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from ..errors import PendingError, StepTimeout, failures_to_error
+from ..errors import PendingError, failures_to_error
+from ..validation import check_length
+from .backends.ray_cluster.options import RayOptions
+from .backends.registry import BackendName
+from .backends.worker_options import StartMethod
+from .env_access import EnvAccess
 from .env_index import Ids
 from .pending import PendingCommand
-from .pool_lifecycle import PoolLifecycle, check_length
+from .pool_options import OnFailure, PoolOptions, ResolveSpaces
+from .simulator import ResetOptions, Simulator
 from .space_layout import Tree
 from .transition import Transition
 from .worker import Command, Op
 
+ExtraOf = Callable[[np.ndarray], object]
+"""Returns the `extra` of the command to one worker, from the positions of its environments among all of the command."""
 
-class Pool(PoolLifecycle):
+
+class Pool(EnvAccess):
     """n environments on one or more workers.
 
     Args:
         makers: one `(make, k)` per worker; `make` constructs its simulator of k environments.
-        backend: "serial" (this thread), "threads", "processes", "ray" (actors of a cluster) or another name that was
-            given to `register_backend`.
+        backend: "serial" steps in the caller's thread, "threads" in threads of this process (for simulators that
+            release the interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other
+            names must be registered, see `register_backend`.
         infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
             numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
-        step_timeout: seconds that a reset, step or call may take; None for no limit.
-        on_failure: "raise" raises an error for environments that fail. "restart" ends their episodes as truncated, with
-            `failed` in the info, and restarts them, also if their worker crashed or timed out. "mask" ends their
-            episodes in the same way and excludes them from then on, see `alive`.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised, which names the
+            environments that did not reply; None for no limit.
+        on_failure: what happens to environments that raise, crash or time out. "raise" raises an error. "restart" ends
+            their episodes as truncated, with `failed` and `error` in the info, and restarts them. "mask" ends their
+            episodes in the same way and excludes them from then on: their rows do not change, see `alive`.
         restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method, threads_per_worker, preload, pin_workers: see `WorkerOptions`.
+        start_method, threads_per_worker, preload, pin_workers, ray_options: how workers are started, see
+            `WorkerOptions`.
         same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
             layouts must be.
         resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
             out, instead of this check. They are passed to each simulator that has `set_spaces`.
-        ray_options: which cluster, and where on it; for "ray".
         env_id_offset: the number of the first environment in messages, if this pool has a part of the environments.
 
     Attributes:
@@ -53,16 +64,56 @@ class Pool(PoolLifecycle):
         worker_infos: what each worker reports about itself.
 
     Raises:
+        ValueError: an option has no valid value.
         WorkerError: environments cannot be constructed; all workers are ended.
         SpaceError: the spaces of the environments differ, and no other error occurred.
     """
+
+    def __init__(
+        self,
+        makers: Sequence[tuple[Callable[[], Simulator], int]],
+        backend: BackendName = "serial",
+        *,
+        infos: bool | Literal["dicts"] = True,
+        check_nan: bool = False,
+        step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
+        start_method: StartMethod = "forkserver",
+        threads_per_worker: int = 1,
+        preload: Sequence[str] = (),
+        pin_workers: bool = False,
+        same_spaces: bool = True,
+        same_actions: bool = True,
+        resolve_spaces: ResolveSpaces | None = None,
+        ray_options: RayOptions | None = None,
+        env_id_offset: int = 0,
+    ):
+        options = PoolOptions(
+            backend=backend,
+            infos=infos,
+            check_nan=check_nan,
+            step_timeout=step_timeout,
+            on_failure=on_failure,
+            restarts_per_hour=restarts_per_hour,
+            start_method=start_method,
+            threads_per_worker=threads_per_worker,
+            preload=preload,
+            pin_workers=pin_workers,
+            same_spaces=same_spaces,
+            same_actions=same_actions,
+            resolve_spaces=resolve_spaces,
+            ray_options=ray_options,
+            env_id_offset=env_id_offset,
+        )
+        super().__init__(makers, options)
 
     # -- all environments --------------------------------------------------------------------------
 
     def reset(
         self,
         seeds: Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: ResetOptions | None = None,
         ids: Ids | None = None,
     ) -> Transition:
         """Resets all environments, or only `ids`, and returns the transition.
@@ -80,29 +131,21 @@ class Pool(PoolLifecycle):
             for pending_command in pending_commands:
                 self._gather(pending_command)
             self._pending.updating = True
-            self._pending.completed = [
-                pending_command
-                for pending_command in self._pending.completed
-                if pending_command not in pending_commands
-            ]
+            self._pending.completed = [c for c in self._pending.completed if c not in pending_commands]
             return self._collect(pending_commands, ordered=True)
 
-    def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def reset_async(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
         """Sends the `reset` of all environments without waiting for it.
 
         It first waits for all pending commands and drops their results.
         """
         check_length("seeds", seeds, self.num_envs)
-
-        def extra_of(ids: np.ndarray) -> Any:
-            return _reset_payload(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
-
         with self._lock:
             self.drain()
             self._check_alive(self._workers)
             self.record_seeds(seeds, range(self.num_envs))
             excluded = None if self._fault_policy is None else self._fault_policy.excluded(slice(None))
-            self._send_to_all(Op.RESET, False, None, excluded, extra_of)
+            self._send_to_all(Op.RESET, False, None, excluded, _reset_extras(seeds, options))
 
     def step(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> Transition:
         """Steps all environments and returns the transition.
@@ -125,10 +168,10 @@ class Pool(PoolLifecycle):
         pending_commands = self._pending
         if pending_commands.updating or pending_commands.open or pending_commands.completed:
             self._check_idle()
-        if not self._healthy or pending_commands.crashed or pending_commands.ending:
+        if not self._healthy or pending_commands.crashed or pending_commands.calls_must_end:
             self._check_alive(self._workers)
             self._env_index.require_healthy(slice(None), reset_mask)
-        objects = self._write_actions(actions, slice(None), self.num_envs)
+        objects = self._buffers.write_actions(self.action_layout.batch(actions, self.num_envs), slice(None))
         if reset_mask is not None:
             self._buffers.reset_mask[:] = reset_mask
         excluded = None if self._fault_policy is None else self._fault_policy.excluded(reset_mask)
@@ -143,12 +186,7 @@ class Pool(PoolLifecycle):
             )
             pending_commands.updating = False
             return
-
-        def extra_of(ids: np.ndarray) -> Any:
-            stepped = (ids if reset_mask is None else ids[~reset_mask[ids]]).tolist()
-            return None if objects is None else {leaf: [v[i] for i in stepped] for leaf, v in objects.items()}
-
-        self._send_to_all(Op.STEP, reset_done, reset_mask, excluded, extra_of)
+        self._send_to_all(Op.STEP, reset_done, reset_mask, excluded, _step_extras(objects, reset_mask))
 
     def _send_to_all(
         self,
@@ -156,7 +194,7 @@ class Pool(PoolLifecycle):
         reset_done: bool,
         reset_mask: np.ndarray | None,
         excluded: np.ndarray | None,
-        extra_of: Callable[[np.ndarray], Any],
+        extra_of: ExtraOf,
     ) -> None:
         """Sends a command for all environments, except the `excluded` ones, to their workers."""
         requested = np.arange(self.num_envs) if excluded is None else np.flatnonzero(~excluded)
@@ -217,18 +255,14 @@ class Pool(PoolLifecycle):
     # -- some environments -------------------------------------------------------------------------
 
     def send_reset(
-        self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+        self, ids: Ids, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None
     ) -> list[PendingCommand]:
         """Sends the reset of `ids` without waiting."""
-
-        def extra_of(positions: np.ndarray) -> Any:
-            return _reset_payload(None if seeds is None else [seeds[int(p)] for p in positions], options)
-
         with self._lock:
             checked_ids = self._check_ids(ids)
             check_length("seeds", seeds, len(checked_ids))
             self.record_seeds(seeds, checked_ids.tolist())
-            return self._dispatch(Op.RESET, checked_ids, False, extra_of)
+            return self._dispatch(Op.RESET, checked_ids, False, _reset_extras(seeds, options))
 
     def send(self, ids: Ids, actions: Tree, *, reset_done: bool = False) -> None:
         """Sends the step of `ids` without waiting.
@@ -244,14 +278,9 @@ class Pool(PoolLifecycle):
         with self._lock:
             checked_ids = self._check_ids(ids)
             self._env_index.require_healthy(checked_ids)
-            objects = self._write_actions(actions, checked_ids, len(checked_ids))
-
-            def extra_of(positions: np.ndarray) -> Any:
-                return (
-                    None if objects is None else {leaf: [v[int(p)] for p in positions] for leaf, v in objects.items()}
-                )
-
-            self._dispatch(Op.STEP, checked_ids, reset_done, extra_of)
+            leaves = self.action_layout.batch(actions, len(checked_ids))
+            objects = self._buffers.write_actions(leaves, checked_ids)
+            self._dispatch(Op.STEP, checked_ids, reset_done, _step_extras(objects))
 
     def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
         """Waits for pending environments and returns their transition.
@@ -275,9 +304,8 @@ class Pool(PoolLifecycle):
             num_pending = int(np.count_nonzero(self._env_index.busy))
             if not num_pending:
                 raise PendingError(self._nothing_sent())
-            self._await_some(
-                num_pending if at_least is None else min(at_least, num_pending), at_least is not None, timeout
-            )
+            num_wanted = num_pending if at_least is None else min(at_least, num_pending)
+            self._await_some(num_wanted, at_least is not None, timeout)
             self._pending.updating = True
             completed, self._pending.completed = self._pending.completed, []
             return self._collect(completed, ordered=at_least is None)
@@ -306,36 +334,13 @@ class Pool(PoolLifecycle):
                 raise pending_commands.timeout_error(timeout)
             self._check_timeouts(limit)
 
-    def _next_deadline(self, deadline: float | None, limit: float | None) -> float | None:
-        """Returns the seconds to wait for replies: until `deadline`, or until some worker takes longer than `limit`."""
-        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if limit is None:
-            return remaining
-        if not self._pending.runs_inline:
-            limit = self._pending.time_until_overdue(limit)
-        return limit if remaining is None else min(remaining, limit)
-
-    def _check_timeouts(self, limit: float | None) -> None:
-        """Kills workers that have taken longer than `limit` seconds, if the fault policy can restart them.
-
-        Raises:
-            StepTimeout: workers timed out and cannot be killed. Their timers are restarted.
-        """
-        if limit is None or not (overdue := self._backend.timed_out(self._pending.overdue(limit))):
-            return
-        if self._fault_policy is None or not self._fault_policy.kill_overdue(overdue, limit):
-            self._pending.restart_timers(overdue)
-            raise self._pending.timeout_error(limit, overdue)
-
     def _collect(self, completed: Sequence[PendingCommand], ordered: bool) -> Transition:
         """Builds the transition of completed commands, with rows in the order of sending (`ordered`) or of completion.
 
         The caller has removed the commands from the completed ones. If this call is interrupted, their environments
         must be reset.
         """
-        failures = self._handle_failures(
-            completed, [failure for pending_command in completed for failure in pending_command.failures]
-        )
+        failures = self._handle_failures(completed, [failure for command in completed for failure in command.failures])
         transition = self._transition_builder.partial(completed, self._env_index.request_order if ordered else None)
         for pending_command in completed:
             self._mark_completed(pending_command, failures)
@@ -344,47 +349,8 @@ class Pool(PoolLifecycle):
             raise failures_to_error(failures, transition)
         return transition
 
-    def drain(self, timeout: float | None = None) -> None:
-        """Waits for all pending commands and drops their results.
-
-        Args:
-            timeout: seconds to wait for each command (default: the pool's `step_timeout`).
-
-        Raises:
-            StepTimeout: a command timed out.
-        """
-        with self._lock:
-            self._enter()
-            pending = self._pending
-            for pending_command in list(pending.open.values()):
-                self._gather(pending_command, timeout)
-                if pending_command.ids is None:
-                    self._mark_completed(pending_command, pending_command.failures)
-            for pending_command in pending.completed:
-                self._mark_completed(pending_command, pending_command.failures)
-            pending.completed.clear()
-
-    def recover(self, grace: float) -> None:
-        """Completes or cancels what an interrupted call left pending.
-
-        Pending commands have `grace` seconds to complete. Then workers that are still pending, and workers that have
-        crashed, are restarted. The environments of these must be reset before they step.
-
-        Raises:
-            StepTimeout: the pending command runs in a thread, which cannot be killed.
-            WorkerError: environments cannot be constructed again; their workers remain crashed.
-        """
-        try:
-            self.drain(grace)
-        except StepTimeout:
-            self.cancel(np.arange(self.num_envs))
-            self.drain()
-        self.respawn_crashed()
-
-    def _dispatch(
-        self, op: Op, ids: np.ndarray, reset_done: bool, extra_of: Callable[[np.ndarray], Any]
-    ) -> list[PendingCommand]:
-        """Sends a command for `ids` to their workers. `extra_of` maps positions in `ids` to a command's `extra`."""
+    def _dispatch(self, op: Op, ids: np.ndarray, reset_done: bool, extra_of: ExtraOf) -> list[PendingCommand]:
+        """Sends a command for `ids` to their workers."""
         excluded = None if self._fault_policy is None else self._fault_policy.excluded(ids if op == Op.RESET else None)
         requested = None if excluded is None else np.flatnonzero(~excluded[ids])
         pending_commands: list[PendingCommand] = []
@@ -406,18 +372,25 @@ class Pool(PoolLifecycle):
         self._pending.updating = False
         return pending_commands
 
-    def _write_actions(self, actions: Tree, rows: Any, count: int) -> dict[int, Any] | None:
-        """Writes actions into the batch buffers. Returns those of opaque leaves, by leaf, to send with the command."""
-        objects: dict[int, Any] | None = None
-        for index, values in enumerate(self.action_layout.batch(actions, count)):
-            target = self._buffers.actions[index]
-            if target is None:
-                objects = (objects or {}) | {index: values}
-            else:
-                target[rows] = values
-        return objects
+
+def _reset_extras(seeds: Sequence[int | None] | None, options: ResetOptions | None) -> ExtraOf:
+    """Returns the `extra` of a reset, for some of its environments."""
+
+    def extra_of(positions: np.ndarray) -> object:
+        if seeds is None and options is None:
+            return None
+        return None if seeds is None else [seeds[i] for i in positions.tolist()], options
+
+    return extra_of
 
 
-def _reset_payload(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> Any:
-    """Returns the `extra` of a reset command."""
-    return None if seeds is None and options is None else (seeds, options)
+def _step_extras(objects: Mapping[int, Sequence[Tree]] | None, reset_mask: np.ndarray | None = None) -> ExtraOf:
+    """Returns the `extra` of a step, for some of its environments."""
+
+    def extra_of(positions: np.ndarray) -> object:
+        if objects is None:
+            return None
+        stepped = (positions if reset_mask is None else positions[~reset_mask[positions]]).tolist()
+        return {leaf: [values[i] for i in stepped] for leaf, values in objects.items()}
+
+    return extra_of

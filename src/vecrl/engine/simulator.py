@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from gymnasium import Space
+
+from .infos import Info
+from .space_layout import AnySpace, Tree
 
 Array = Any
 """A NumPy array, a torch tensor or a JAX array. The engine never reads its elements."""
@@ -52,8 +54,10 @@ class RowBuffers:
         self.lengths = lengths
 
 
-InfoRows = list[tuple[int, Mapping[str, Any]]]
-ObjectRows = dict[int, list[tuple[int, Any]]]
+ResetOptions = Mapping[str, Any]
+"""The argument `options` of a reset, for every environment."""
+InfoRows = list[tuple[int, Info]]
+ObjectRows = dict[int, list[tuple[int, Tree]]]
 
 
 class StepNotes:
@@ -104,8 +108,8 @@ class Simulator(Protocol):
     """
 
     num_envs: int
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: AnySpace
+    action_space: AnySpace
     metadata: dict[str, Any]
     render_mode: str | None
     spec: Any
@@ -114,7 +118,7 @@ class Simulator(Protocol):
         self,
         rows: Sequence[int] | None,
         seeds: Sequence[int | None] | None,
-        options: Mapping[str, Any] | None,
+        options: ResetOptions | None,
         out: RowBuffers,
     ) -> StepNotes:
         """Resets `rows` and writes their observations into `out.obs`.
@@ -127,7 +131,7 @@ class Simulator(Protocol):
         """
         ...
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps `rows` and writes their observations, rewards and flags into `out`.
 
         Args:
@@ -181,7 +185,7 @@ class SupportsRebuild(Protocol):
 class SupportsSetSpaces(Protocol):
     """A `Simulator` that accepts spaces that the workers of a pool agreed on, other than its own."""
 
-    def set_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    def set_spaces(self, observation_space: AnySpace, action_space: AnySpace) -> None:
         """Sets the spaces; called once, before anything is reset."""
         ...
 
@@ -209,6 +213,9 @@ class BatchStep:
 class BatchSimulator(Protocol):
     """A simulator that steps a whole batch at once, on one device.
 
+    vecrl checks that actions are elements of `action_space` before it calls `step`. A simulator with another optional
+    attribute, `checks_actions = True`, gets all actions unchanged and checks them itself.
+
     Attributes:
         num_envs: n, the number of rows.
         observation_space: the observation space of one row.
@@ -219,13 +226,13 @@ class BatchSimulator(Protocol):
     """
 
     num_envs: int
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: AnySpace
+    action_space: AnySpace
     device: str
     metadata: dict[str, Any]
     render_mode: str | None
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Array:
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Array:
         """Resets every row and returns the observations `[n, *obs_shape]`.
 
         Args:

@@ -7,8 +7,10 @@ batch buffers but pickled in commands and replies. This module must not know wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,13 @@ from gymnasium import spaces
 from ..errors import SpaceError
 
 Path = tuple[str | int, ...]
+AnySpace = spaces.Space[Any]
+DType = np.dtype[Any]
 Tree = Any
 """Arrays nested in dicts and tuples, as the leaves are in the space."""
+LeafRows = np.ndarray | list[Any]
+"""The values of one leaf in several rows: an array `[rows, ...]`, or a list if the leaf is opaque."""
+_NESTED_SPACES = spaces.Dict, spaces.Tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Leaf:
 
     path: Path
     shape: tuple[int, ...]
-    dtype: np.dtype[Any] | None
+    dtype: DType | None
 
     @property
     def name(self) -> str:
@@ -51,30 +58,38 @@ class Layout:
     {'n': 1, 'x': 2}
     """
 
-    def __init__(self, space: spaces.Space[Any]):
+    def __init__(self, space: AnySpace):
         self.space = space
         self.leaves = tuple(_leaves(space, ()))
         self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
         self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
-        self.build: Callable[[Sequence[Any]], Tree] = _single_leaf if self.flat else self._build
+        self.build: Callable[[Sequence[Tree]], Tree] = itemgetter(0) if self.flat else partial(_nest, space)
 
-    def _build(self, values: Sequence[Any]) -> Tree:
-        return _nest(self.space, iter(values))
-
-    def split(self, tree: Tree) -> list[Any]:
+    def split(self, tree: Tree) -> list[Tree]:
         """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""
         if self.flat:
             return [tree]
-        return _descend(tree, self.leaves)
+        values: list[Tree] = []
+        for leaf in self.leaves:
+            value = tree
+            try:
+                for key in leaf.path:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise SpaceError(
+                    f"Expected {leaf.name}, got {describe(value)} without it. Give every key of the space."
+                ) from error
+            values.append(value)
+        return values
 
-    def columns(self, elements: list[Tree]) -> list[list[Any]]:
+    def columns(self, elements: list[Tree]) -> list[list[Tree]]:
         """Returns, for each leaf, the list of its values in these elements."""
         if self.flat:
             return [elements]
-        rows = [_descend(element, self.leaves) for element in elements]
+        rows = [self.split(element) for element in elements]
         return [[row[i] for row in rows] for i in range(len(self.leaves))]
 
-    def batch(self, tree: Tree, rows: int) -> list[Any]:
+    def batch(self, tree: Tree, rows: int) -> list[LeafRows]:
         """Returns a batch of `rows` elements as leaf arrays of the right shape; opaque leaves as lists.
 
         Raises:
@@ -88,13 +103,13 @@ class Layout:
                 values[i] = _batch_leaf(array, leaf, rows)
         return values
 
-    def rows(self, leaves: Sequence[Any], count: int) -> Sequence[Tree]:
+    def rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
         """Returns one element per row from leaf arrays of leading size `count`."""
         if self.flat:
             return leaves[0] if isinstance(leaves[0], list) else list(leaves[0])
         if not leaves:  # an empty Dict or Tuple
             return [self.build(()) for _ in range(count)]
-        return [self.build(values) for values in zip(*leaves, strict=True)]
+        return list(map(self.build, zip(*leaves, strict=True)))
 
     def empty(self, rows: int) -> list[Any]:
         """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
@@ -103,11 +118,7 @@ class Layout:
         ]
 
 
-def _single_leaf(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
-def _leaves(space: spaces.Space[Any], path: Path) -> Iterator[Leaf]:
+def _leaves(space: AnySpace, path: Path) -> Iterator[Leaf]:
     if isinstance(space, spaces.Dict):
         for key, sub in space.spaces.items():
             yield from _leaves(sub, (*path, key))
@@ -120,32 +131,16 @@ def _leaves(space: spaces.Space[Any], path: Path) -> Iterator[Leaf]:
         yield Leaf(path, (), None)
 
 
-def _nest(space: Any, values: Iterator[Any]) -> Tree:
+def _nest(space: Any, values: Iterable[Tree]) -> Tree:
     """Returns the next values as the tree of a space; leaves cost no call, since every step builds trees."""
-    is_dict = isinstance(space, spaces.Dict)
-    children: list[Any] = []
+    values, is_dict = iter(values), isinstance(space, spaces.Dict)
+    children: list[Tree] = []
     for sub in space.spaces.values() if is_dict else space.spaces:
-        children.append(_nest(sub, values) if isinstance(sub, spaces.Dict | spaces.Tuple) else next(values))
+        children.append(_nest(sub, values) if isinstance(sub, _NESTED_SPACES) else next(values))
     return dict(zip(space.spaces, children, strict=True)) if is_dict else tuple(children)
 
 
-def _descend(tree: Tree, leaves: Sequence[Leaf]) -> list[Any]:
-    """Returns the values of a tree at the paths of `leaves`."""
-    values: list[Any] = []
-    for leaf in leaves:
-        value = tree
-        try:
-            for key in leaf.path:
-                value = value[key]
-        except (KeyError, IndexError, TypeError) as error:
-            raise SpaceError(
-                f"Expected {leaf.name}, got {describe(value)} without it. Give every key of the space."
-            ) from error
-        values.append(value)
-    return values
-
-
-def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
+def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:
     if leaf.dtype is None:
         value = list(value)
         if len(value) != rows:
@@ -161,7 +156,7 @@ def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
     return array
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Describes a value for error messages: kind, shape, dtype."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
@@ -170,7 +165,7 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {str(value)[:60]!r}"
 
 
-def check_element(value: Any, leaf: Leaf) -> None:
+def check_element(value: object, leaf: Leaf) -> None:
     """Raises a `SpaceError` if `value` cannot be stored at `leaf` without a change of shape or of kind of dtype."""
     if leaf.dtype is None:
         return

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from .infos import Infos
+from .infos import InfoDict, Infos
 from .space_layout import Layout, Tree
 
 if TYPE_CHECKING or not gymnasium.__version__.startswith("0."):
@@ -147,7 +147,7 @@ def _replace(leaf: Any, rows: np.ndarray, values: Any) -> Any:
     return leaf
 
 
-GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, InfoDict]
 
 
 def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:

@@ -6,16 +6,15 @@ It must not know auto-reset modes or how commands are sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from .batch_buffers import BatchBuffers
-from .infos import Infos
-from .pending import PendingCommand, WorkerReport
+from .infos import NO_INFOS, Infos
+from .pending import PendingCommand
 from .space_layout import Layout, Tree
 from .transition import Transition
-from .worker import Op
+from .worker import Op, WorkerReply
 
 
 class TransitionBuilder:
@@ -32,7 +31,7 @@ class TransitionBuilder:
         self._all_ids = np.arange(buffers.num_envs)
         self._objects = layout.empty(buffers.num_envs)  # the latest opaque observations, by leaf
 
-    def latest(self, leaf: int, env_id: int) -> Any:
+    def latest(self, leaf: int, env_id: int) -> Tree:
         """Returns the latest object of an environment in an opaque leaf."""
         return self._objects[leaf][env_id]
 
@@ -42,14 +41,14 @@ class TransitionBuilder:
         The observations are views of the slot, or copies if no slot was free.
         """
         slot = self._buffers.slots[command.slot]
-        infos, final_infos = self._merge_reports(command.reports) if command.reports else (Infos(), Infos())
+        infos, final_infos = self._merge_replies(command.replies) if command.replies else (NO_INFOS, NO_INFOS)
         terminated, truncated, was_reset = slot.flags.copy()
         final_rows = done = (terminated | truncated).nonzero()[0]
         final_obs = episode_stats = None
         if len(done):
             episode_stats = slot.returns.copy(), slot.lengths.copy()
             final_rows = done[was_reset[done]]
-            final_obs = self._final_obs(command.reports, final_rows) if len(final_rows) else None
+            final_obs = self._final_obs(command.replies, final_rows) if len(final_rows) else None
         return Transition(
             self._all_ids,
             self._layout,
@@ -67,7 +66,7 @@ class TransitionBuilder:
             command.failed,
         )
 
-    def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
+    def _obs(self, leaves: Sequence[np.ndarray | None], copy: bool) -> Tree:
         if self._layout.flat and not copy and leaves[0] is not None:
             return leaves[0][:]
         return self._layout.build(
@@ -91,15 +90,15 @@ class TransitionBuilder:
             rank = order[ids]
             if (rank[1:] < rank[:-1]).any():
                 ids = ids[rank.argsort()]
-        reports = [pair for command in commands for pair in command.reports]
-        infos, final_infos = self._merge_reports(reports)
+        replies = [pair for command in commands for pair in command.replies]
+        infos, final_infos = self._merge_replies(replies)
         terminated, truncated, was_reset = slot.flags.take(ids, 1)
         done = (terminated | truncated).nonzero()[0]
         if len(done):
             reset_ids = [part for part, command in zip(parts, commands, strict=True) if command.op != Op.STEP]
             done = done[~np.isin(ids[done], np.concatenate(reset_ids))] if reset_ids else done
         final_rows = done[was_reset[done]]
-        obs: list[Any] = [
+        obs: list[Tree] = [
             tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]
             for i, leaf in enumerate(slot.obs)
         ]
@@ -112,7 +111,7 @@ class TransitionBuilder:
             truncated,
             was_reset,
             final_rows,
-            self._final_obs(reports, ids[final_rows]) if len(final_rows) else None,
+            self._final_obs(replies, ids[final_rows]) if len(final_rows) else None,
             infos,
             final_infos,
             done,
@@ -120,20 +119,20 @@ class TransitionBuilder:
             _positions([i for command in commands for i in command.failed], ids),
         )
 
-    def _final_obs(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
+    def _final_obs(self, replies: Sequence[tuple[int, WorkerReply]], ids: np.ndarray) -> Tree:
         """Returns the final observations of `ids` as a tree of arrays."""
-        leaves: list[Any] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
+        leaves: list[Tree] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
         for index in self._layout.opaque:
-            objects = {i: value for _, report in reports for i, value in report.final_objects.get(index, [])}
+            objects = {i: value for _, reply in replies for i, value in reply.final_objects.get(index, [])}
             leaves[index] = tuple(objects.get(i) for i in ids.tolist())
         return self._layout.build(leaves)
 
-    def _merge_reports(self, reports: Sequence[WorkerReport]) -> tuple[Infos, Infos]:
+    def _merge_replies(self, replies: Sequence[tuple[int, WorkerReply]]) -> tuple[Infos, Infos]:
         infos, final_infos = Infos(), Infos()
-        for _, report in reports:
-            infos.extend(report.infos)
-            final_infos.extend(report.final_infos)
-            for index, pairs in report.objects.items():
+        for _, reply in replies:
+            infos.extend(reply.infos)
+            final_infos.extend(reply.final_infos)
+            for index, pairs in reply.objects.items():
                 for env_id, value in pairs:
                     self._objects[index][env_id] = value
         return infos, final_infos

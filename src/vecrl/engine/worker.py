@@ -16,12 +16,13 @@ from enum import IntEnum
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import Space
 
 from ..errors import Failure, SpaceError, StateError
 from .batch_buffers import BatchBuffers
 from .infos import InfoBatch, InfoPacker, Infos
 from .simulator import (
+    ObjectRows,
+    ResetOptions,
     RowBuffers,
     RowFailures,
     Simulator,
@@ -30,7 +31,7 @@ from .simulator import (
     SupportsSetSpaces,
     SupportsState,
 )
-from .space_layout import Tree, describe
+from .space_layout import AnySpace, LeafRows, Tree, describe
 
 
 class Op(IntEnum):
@@ -75,8 +76,8 @@ class WorkerReply:
 
     infos: Infos = field(default_factory=Infos)
     final_infos: Infos = field(default_factory=Infos)
-    objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
-    final_objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
+    objects: ObjectRows = field(default_factory=ObjectRows)
+    final_objects: ObjectRows = field(default_factory=ObjectRows)
     failures: list[Failure] = field(default_factory=list[Failure])
     result: Any = None
 
@@ -86,8 +87,8 @@ class WorkerInfo:
     """What a worker reports about itself after it has constructed its simulator."""
 
     num_envs: int
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: AnySpace
+    action_space: AnySpace
     metadata: dict[str, Any]
     render_mode: str | None
     spec: Any
@@ -166,10 +167,16 @@ class Worker:
         seeds, options = command.extra or (None, None)
         return self._make_reply(command.op, self._reset_rows(command.rows, seeds, options, self.slots[command.slot]))
 
-    def _reset_rows(self, rows: Sequence[int] | None, seeds: Any, options: Any, buffers: RowBuffers) -> StepNotes:
+    def _reset_rows(
+        self,
+        rows: Sequence[int] | None,
+        seeds: Sequence[int | None] | None,
+        options: ResetOptions | None,
+        buffers: RowBuffers,
+    ) -> StepNotes:
         assert self.sim is not None
         notes = self.sim.reset(rows, seeds, options, buffers)
-        index: Any = slice(None) if rows is None else rows
+        index = slice(None) if rows is None else rows
         buffers.reward[index] = 0.0
         buffers.terminated[index] = buffers.truncated[index] = False
         buffers.was_reset[index] = True
@@ -196,7 +203,9 @@ class Worker:
             return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
         return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
-    def _step_rows(self, rows: Sequence[int] | None, objects: Any, buffers: RowBuffers, reset_done: bool) -> StepNotes:
+    def _step_rows(
+        self, rows: Sequence[int] | None, objects: Mapping[int, LeafRows], buffers: RowBuffers, reset_done: bool
+    ) -> StepNotes:
         """Steps `rows` and updates their returns and lengths."""
         assert self.sim is not None
         if rows is None:
@@ -224,12 +233,12 @@ class Worker:
             self._find_nan(slice(None) if rows is None else rows, buffers, notes)
         return notes
 
-    def _actions(self, rows: np.ndarray | None, objects: Any) -> Sequence[Tree]:
+    def _actions(self, rows: np.ndarray | None, objects: Mapping[int, LeafRows]) -> Sequence[Tree]:
         """Returns one action per row. They are copies, since a simulator may keep them."""
         count = self.worker_spec.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
-        leaves: list[Any] = []
+        leaves: list[LeafRows] = []
         for index, leaf in enumerate(self.actions):
             if leaf is None:
                 leaves.append(objects[index])
@@ -241,7 +250,7 @@ class Worker:
         assert self.sim is not None
         kind, name, values = command.extra
         rows = range(self.worker_spec.num_envs) if command.rows is None else command.rows
-        results: list[Any] = []
+        results: list[object] = []
         failures: list[tuple[int, BaseException]] = []
         for row, value in zip(rows, values, strict=True):
             try:
@@ -252,7 +261,7 @@ class Worker:
         verb = name if kind == "call" else kind
         return WorkerReply(result=results, failures=self._failures(verb, failures))
 
-    def _access(self, row: int, kind: str, name: str, value: Any) -> Any:
+    def _access(self, row: int, kind: str, name: str, value: Any) -> object:
         """Accesses one environment. Its state includes the return and length that this worker counts."""
         sim = self.sim
         assert sim is not None
@@ -318,7 +327,7 @@ class Worker:
                 notes.failures.append((row, SpaceError(f"expected a dict as the info, got {describe(info)}.")))
         return result
 
-    def _to_env_ids(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
+    def _to_env_ids(self, objects: ObjectRows) -> ObjectRows:
         start = self.worker_spec.start
         return {leaf: [(start + row, value) for row, value in pairs] for leaf, pairs in objects.items()}
 
@@ -330,7 +339,7 @@ class Worker:
         command = op.name.lower() if isinstance(op, Op) else op
         return describe_failure(ids, command, error, self.worker_spec.index, self.num_steps)
 
-    def _find_nan(self, index: Any, buffers: RowBuffers, notes: StepNotes) -> None:
+    def _find_nan(self, index: Sequence[int] | slice, buffers: RowBuffers, notes: StepNotes) -> None:
         """Adds a failure for each row with a NaN in its reward, observation or final observation."""
         final = np.zeros(len(buffers.reward), bool)
         final[notes.done_rows] = buffers.was_reset[notes.done_rows]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase, upper_modules
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
-from .custom import PendulumEnv, TicTacToeEnv
+from .custom import FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
+from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
 from .spec_inference import make_composite_from_td
 from .transforms import *  # noqa: F403 (its __all__ lists the names)
 from .utils import (
@@ -31,16 +32,21 @@ if TYPE_CHECKING:
     from .libs.native import NativeEnv
 
 __all__ = [
+    "DreamerDecoder",
+    "DreamerEnv",
     "EnvBase",
     "EnvCreator",
     "EnvMetaData",
     "ExplorationType",
+    "FinancialRegimeEnv",
     "GymEnv",
     "GymLikeEnv",
     "GymWrapper",
+    "ImaginedEnv",
     "MOGymEnv",
     "MOGymWrapper",
     "MarlGroupMapType",
+    "ModelBasedEnvBase",
     "NativeEnv",
     "ParallelEnv",
     "PendulumEnv",

@@ -15,8 +15,9 @@ from tensordict import TensorDictBase
 
 from . import rollout as rollouts
 from .check_specs import check_env_specs
-from .spec_container import Key
+from .keys import Key
 from .spec_inference import auto_specs
+from .spec_store import Device
 from .stepping import SteppedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -25,7 +26,7 @@ upper_modules: dict[str, Callable[..., Any]] = {}
 """`TransformedEnv`, `ParallelEnv` and `register_gym`, which are defined in modules that import this one."""
 
 # Not an attribute of the environment, since that would be pickled with it
-_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_COLLECTORS: weakref.WeakKeyDictionary[EnvBase, weakref.ref[object]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ class EnvBase(SteppedEnv):
         self,
         max_steps: int,
         policy: Policy | None = None,
-        callback: Callable[[Any, TensorDictBase], Any] | None = None,
+        callback: Callable[[EnvBase, TensorDictBase], object] | None = None,
         *,
-        actions: Iterable[Any] | None = None,
+        actions: Iterable[object] | None = None,
         auto_reset: bool = True,
         auto_cast_to_device: bool = False,
         break_when_any_done: bool | None = None,
@@ -110,13 +111,13 @@ class EnvBase(SteppedEnv):
         set_truncated: bool = False,
         out: TensorDictBase | None = None,
         trust_policy: bool = False,
-        storing_device: Any = None,
+        storing_device: Device = None,
     ) -> TensorDictBase:
         """Steps the environment up to `max_steps` times; see `vecrl.envs.rollout.rollout` for the arguments."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         return rollouts.rollout(self, **arguments)
 
-    def register_collector(self, collector: Any) -> None:
+    def register_collector(self, collector: object) -> None:
         """Registers a collector as `env.collector`, by a weak reference."""
         _COLLECTORS[self] = weakref.ref(collector)
 
@@ -128,26 +129,26 @@ class EnvBase(SteppedEnv):
     def auto_specs_(self, policy: Policy, **keys: Any) -> Self:
         """Infers the specs from steps with `policy` and sets them; `vecrl.envs.spec_inference.auto_specs` has the same
         arguments."""
-        return auto_specs(self, policy, **keys)
+        return auto_specs(self, (self._reset, self._step), policy, **keys)
 
     def check_env_specs(self, *args: Any, **kwargs: Any) -> None:
         """Checks that the environment returns what its specs say; see `vecrl.envs.utils.check_env_specs`."""
         check_env_specs(self, *args, **kwargs)
 
-    def append_transform(self, transform: Any) -> Any:
+    def append_transform(self, transform: Any) -> EnvBase:
         """Returns a `TransformedEnv` with this environment and a transform, or a function over TensorDicts."""
         return upper_modules["TransformedEnv"](self, transform)
 
     @staticmethod
-    def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
+    def make_parallel(create_env_fn: object, *, num_envs: int = 1, **kwargs: object) -> EnvBase:
         """Returns a `ParallelEnv` of `num_envs` environments; `kwargs` are passed to it."""
         return upper_modules["ParallelEnv"](num_envs, create_env_fn, **kwargs)
 
-    def configure_parallel(self, **settings: Any) -> Self:
+    def configure_parallel(self, **settings: object) -> Self:
         """Returns the environment unchanged; `ParallelEnv` overrides this method."""
         return self
 
-    def forward(self, tensordict: Any) -> Any:
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Calls `step`, so that the environment can be used as a module."""
         return self.step(tensordict)
 
@@ -156,10 +157,10 @@ class EnvBase(SteppedEnv):
         cls,
         id: str,  # noqa: A002 - its public name
         *,
-        entry_point: Callable[..., Any] | None = None,
-        transform: Any = None,
+        entry_point: Callable[..., object] | None = None,
+        transform: object = None,
         info_keys: Sequence[Key] | None = None,
-        backend: Any = None,
+        backend: object = None,
         to_numpy: bool = False,
         reward_threshold: float | None = None,
         nondeterministic: bool = False,
@@ -168,7 +169,7 @@ class EnvBase(SteppedEnv):
         autoreset: bool | None = None,
         disable_env_checker: bool = False,
         apply_api_compatibility: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Registers the environment class with gymnasium, so that `gymnasium.make(id)` makes an environment.
 

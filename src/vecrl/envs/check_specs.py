@@ -12,7 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
 from ..specs import Composite
-from .spec_container import Key
+from .keys import Key
 from .step_validation import form_difference
 from .stepping import SteppedEnv
 
@@ -76,7 +76,7 @@ def _find_differences(
     )  # before the step changes masks
     step_td = env.step(with_action)
     differences += _differences("step", env, step_td.get("next"), ("observation", "reward", "done"), check_dtype)
-    break_options: Any = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
+    break_options = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
     for break_option in break_options:
         if differences:
             break
@@ -91,7 +91,9 @@ def _find_differences(
     return differences
 
 
-def _differences(method: str, env: SteppedEnv, data: Any, names: tuple[str, ...], check_dtype: bool) -> list[str]:
+def _differences(
+    method: str, env: SteppedEnv, data: TensorDictBase, names: tuple[str, ...], check_dtype: bool
+) -> list[str]:
     """Returns a line per difference between `data` and the specs of these names."""
     return _entry_differences(
         method, env, data, {name: getattr(env, f"full_{name}_spec") for name in names}, check_dtype
@@ -99,7 +101,7 @@ def _differences(method: str, env: SteppedEnv, data: Any, names: tuple[str, ...]
 
 
 def _entry_differences(
-    method: str, env: SteppedEnv, data: Any, specs: dict[str, Composite], check_dtype: bool
+    method: str, env: SteppedEnv, data: TensorDictBase, specs: dict[str, Composite], check_dtype: bool
 ) -> list[str]:
     lines: list[str] = []
     if isinstance(data, LazyStackedTensorDict):  # its rows may differ in shapes and keys
@@ -126,7 +128,7 @@ def _entry_differences(
     return lines
 
 
-def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
+def _difference(spec: Any, value: object, check_dtype: bool) -> str | None:
     if value is None:
         return "expected, but missing"
     if not isinstance(value, torch.Tensor):

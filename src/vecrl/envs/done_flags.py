@@ -12,16 +12,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from .spec_container import FLAGS, Key, join_key
+from .keys import FLAGS, Key, Prefix, join_key
 
 
-def fill_flags(
-    tensordict: TensorDictBase, prefix: tuple[str, ...], with_truncated: bool, shape: Sequence[int]
-) -> TensorDictBase:
-    """Adds the missing done flags at `prefix`, reshapes the others to the same shape, and returns the TensorDict.
+def fill_flags(tensordict: TensorDictBase, prefix: Prefix, with_truncated: bool, shape: Sequence[int]) -> None:
+    """Adds the missing done flags at `prefix` in place, and reshapes the others to the same shape.
 
     Args:
-        tensordict: the TensorDict to update in place.
+        tensordict: the TensorDict to update.
         prefix: the prefix of the flags.
         with_truncated: whether to add "truncated".
         shape: the shape of a flag after the batch dimensions.
@@ -29,29 +27,26 @@ def fill_flags(
     Raises:
         SpaceError: if a flag has another number of elements.
     """
-    size = (*tensordict.batch_size, *shape)
-    if not any(name in tensordict.keys() for name in FLAGS) and not prefix:  # noqa: SIM118 - fast path, as most resets return no flags
-        for name in FLAGS if with_truncated else FLAGS[:2]:
-            tensordict.set(name, torch.zeros(size, dtype=torch.bool, device=tensordict.device))
-        return tensordict
-    zero = torch.zeros(size, dtype=torch.bool, device=tensordict.device)
-    present = {name: tensordict.get(join_key(prefix, name), None) for name in FLAGS}
-    flags = {
-        name: _reshape_flag(value, zero.shape, join_key(prefix, name))
-        for name, value in present.items()
-        if value is not None
-    }
-    end_flags = [flags[name] for name in FLAGS[1:] if name in flags]
+    size = torch.Size((*tensordict.batch_size, *shape))
+    flags: dict[str, Tensor] = {}
+    for name in FLAGS:
+        flag = tensordict.get(join_key(prefix, name), None)
+        if flag is not None:
+            flags[name] = flag if flag.shape == size else _reshape_flag(flag, size, join_key(prefix, name))
     if "done" not in flags:
-        flags["done"] = torch.stack(end_flags).any(0) if end_flags else zero
+        end_flags = list(flags.values())
+        flags["done"] = (
+            torch.stack(end_flags).any(0)
+            if end_flags
+            else torch.zeros(size, dtype=torch.bool, device=tensordict.device)
+        )
     if "terminated" not in flags:
         truncated = flags.get("truncated")
         flags["terminated"] = flags["done"].clone() if truncated is None else flags["done"] & ~truncated
     if "truncated" not in flags and with_truncated:
-        flags["truncated"] = zero.clone()
-    for name, value in flags.items():
-        tensordict.set(join_key(prefix, name), value)
-    return tensordict
+        flags["truncated"] = torch.zeros_like(flags["done"])
+    for name, flag in flags.items():
+        tensordict.set(join_key(prefix, name), flag)
 
 
 def _reshape_flag(flag: Tensor, shape: torch.Size, key: Key) -> Tensor:
@@ -75,8 +70,14 @@ def any_true(mask: Tensor) -> bool:
     return bool(mask) if mask.numel() == 1 else bool(mask.any())
 
 
-def rows_done(tensordict: TensorDictBase, prefixes: Sequence[tuple[str, ...]], require_all: bool = False) -> Tensor:
+def reduce_to_rows(mask: Tensor, batch_size: Sequence[int], require_all: bool = False) -> Tensor:
+    """Returns `[*batch_size]` bool: the rows in which any element of a mask is True, or all if `require_all`."""
+    rows = mask.reshape(*batch_size, -1)
+    return rows.all(-1) if require_all else rows.any(-1)
+
+
+def rows_done(tensordict: TensorDictBase, prefixes: Sequence[Prefix], require_all: bool = False) -> Tensor:
     """Returns `[*batch]` bool: the rows in which any "done" flag at `prefixes` is True, or all if `require_all`."""
-    flags = [tensordict.get(join_key(prefix, "done")).reshape(*tensordict.batch_size, -1) for prefix in prefixes]
-    per_prefix = torch.stack([flag.all(-1) if require_all else flag.any(-1) for flag in flags])
+    flags = [tensordict.get(join_key(prefix, "done")) for prefix in prefixes]
+    per_prefix = torch.stack([reduce_to_rows(flag, tensordict.batch_size, require_all) for flag in flags])
     return per_prefix.all(0) if require_all else per_prefix.any(0)

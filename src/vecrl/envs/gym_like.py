@@ -6,7 +6,7 @@ its spaces; subclasses do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -17,15 +17,19 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
+from ..specs.shape_ops import has_shape
 from .base import EnvBase
+from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
-from .spec_container import Key, derived
+from .keys import Key
+from .spec_store import Device, derived
 from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
 StepOutput = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
+Encoder = Callable[[object], object]
 InfoReader = Callable[[Info, TensorDictBase], TensorDictBase | None]
 _INFO_PROBE_STEPS = 10  # number of steps with which auto_register_info_dict looks for infos
 
@@ -67,16 +71,16 @@ class GymLikeEnv(EnvBase):
     """
 
     libname: str | None = None
-    excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
+    excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_obs_keys", "_layout", "_tuples")
     _dict_actions = False
     """Whether the library takes a dict of actions, even for a single action."""
 
     def __init__(
         self,
-        env: Any = None,
+        env: object = None,
         *,
-        device: Any = None,
-        batch_size: Any = None,
+        device: Device = None,
+        batch_size: Sequence[int] | int | None = None,
         allow_done_after_reset: bool = False,
         spec_locked: bool = True,
         run_type_checks: bool = False,
@@ -84,7 +88,7 @@ class GymLikeEnv(EnvBase):
         auto_reset_replace: bool | None = None,
         frame_skip: int | None = None,
         convert_actions_to_numpy: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(
             device=device,
@@ -110,10 +114,10 @@ class GymLikeEnv(EnvBase):
 
     # -- methods that a subclass defines
 
-    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+    def _check_kwargs(self, kwargs: dict[str, object]) -> None:
         """Raises if the arguments of `_build_env` are invalid; accepts all by default."""
 
-    def _build_env(self, **kwargs: Any) -> Any:
+    def _build_env(self, **kwargs: object) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no _build_env.")
 
     def _make_specs(self, env: Any) -> None:
@@ -124,6 +128,7 @@ class GymLikeEnv(EnvBase):
 
     # -- reading the library's tuples
 
+    @bypassed_by("_fast_step")
     def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
         """Converts the return value of the library's `step` to (obs, reward, terminated, truncated, done, info)."""
         if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
@@ -131,14 +136,16 @@ class GymLikeEnv(EnvBase):
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
-    def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
+    def _reset_output_transform(self, reset_outputs_tuple: object) -> tuple[Any, dict[str, Any]]:
         """Converts the return value of the library's `reset` to (obs, info)."""
         if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
             raise reset_output_error(reset_outputs_tuple)
         obs, info = reset_outputs_tuple
         return obs, info
 
-    def read_action(self, action: Any) -> Any:
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
+    def read_action(self, action: Tensor | TensorDictBase | None) -> Any:
         """Converts an action, a tensor or a TensorDict of several, to the arrays and numbers that the library takes.
 
         Raises:
@@ -149,17 +156,18 @@ class GymLikeEnv(EnvBase):
         spec = self._action_leaf
         if action is None:
             raise no_action(self.action_keys[0])
-        if action.shape != spec.shape and not spec._is_shape(action.shape):
+        if not has_shape(action.shape, spec.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
         array: Any = spec.to_numpy(action)
         # some environments cannot use 0-dimensional arrays as dict keys
         return array[()] if isinstance(array, np.ndarray) else array
 
     @derived
-    def _action_leaf(self) -> Any:
+    def _action_leaf(self) -> TensorSpec:
         return self.action_spec
 
-    def read_obs(self, observations: Any) -> dict[str, Any]:
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
+    def read_obs(self, observations: object) -> dict[str, Any]:
         """Converts an observation to a dict of tensors, nested like `observation_spec`.
 
         Raises:
@@ -174,10 +182,12 @@ class GymLikeEnv(EnvBase):
         _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries
 
-    def read_reward(self, reward: Any) -> Tensor:
+    @bypassed_by("_fast_step")
+    def read_reward(self, reward: object) -> Tensor:
         """Converts a reward to a tensor of `reward_spec`."""
         return self.reward_spec.encode(reward)
 
+    @bypassed_by("_fast_step")
     def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> tuple[Any, Any, Any, bool]:
         """Derives the missing done flags of a step.
 
@@ -190,6 +200,7 @@ class GymLikeEnv(EnvBase):
             terminated = done if truncated is None else done ^ (done & truncated)
         return terminated, truncated, done, done if isinstance(done, bool) else bool(np.any(done))
 
+    @bypassed_by("_fast_step")
     def read_info(self, info: Info, tensordict_out: TensorDictBase) -> TensorDictBase:
         """Calls the registered readers, which write entries of `info` into `tensordict_out`, and returns it."""
         for reader in self.info_dict_reader:
@@ -268,11 +279,12 @@ class GymLikeEnv(EnvBase):
 
     # -- steps
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         obs, info = self._reset_output_transform(self._env.reset(**kwargs))
         return self._with_info(self.read_obs(obs), info)
 
-    def _step_env(self, action: Any) -> StepOutput:
+    @bypassed_by("_fast_step")
+    def _step_env(self, action: object) -> StepOutput:
         output = self._output_transform(self._env.step(action))
         for _ in range(self.frame_skip - 1):
             if self.read_done(*output[2:5])[3]:
@@ -297,13 +309,15 @@ class GymLikeEnv(EnvBase):
                 entries[name] = self._flag(flag)
         return self._with_info(entries, info)
 
-    def _flag(self, flag: Any) -> Tensor:
+    @bypassed_by("_fast_step")
+    def _flag(self, flag: object) -> Tensor:
         if isinstance(flag, bool | np.bool_):
             return torch.tensor([flag], device=self.device)
         tensor = torch.as_tensor(flag, dtype=torch.bool, device=self.device)
         return tensor.reshape(*self.batch_size, -1)
 
-    def _with_info(self, entries: dict[str, Any], info: Info) -> TensorDictBase:
+    @bypassed_by("_fast_step")
+    def _with_info(self, entries: dict[str, object], info: Info) -> TensorDictBase:
         data: Any = TensorDict(entries, self.batch_size, device=self.device)
         return self.read_info(info, data) if self.info_dict_reader else data
 
@@ -325,7 +339,7 @@ class GymLikeEnv(EnvBase):
         """Returns an attribute of the library's environment."""
         return getattr(self._env, name)
 
-    def render(self, *args: Any, **kwargs: Any) -> Any:
+    def render(self, *args: object, **kwargs: object) -> Any:
         """Returns what the library's environment renders."""
         return self._env.render(*args, **kwargs)
 
@@ -343,16 +357,14 @@ class GymLikeEnv(EnvBase):
         return f"{type(self).__name__}(env={self._env}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
-def _unwrap_scalars(array: Any) -> Any:
+def _unwrap_scalars(array: object) -> Any:
     """Converts 0-dimensional arrays in a nested dict to numbers."""
     if isinstance(array, np.ndarray):
         return array[()]
     return {name: _unwrap_scalars(item) for name, item in array.items()} if isinstance(array, dict) else array
 
 
-def fast_encoder(
-    spec: TensorSpec, dtype: Any, copy: bool = True, encode: Callable[[Any], Any] | None = None
-) -> Callable[[Any], Any]:
+def fast_encoder(spec: TensorSpec, dtype: np.dtype | None, copy: bool = True, encode: Encoder | None = None) -> Encoder:
     """Returns a function like `spec.encode` that is faster for arrays of the spec's shape and dtype.
 
     Args:
@@ -368,7 +380,7 @@ def fast_encoder(
     return partial(_encode_fast, encode, dtype, tuple(spec.shape), copy)
 
 
-def _encode_fast(encode: Callable[[Any], Any], dtype: Any, shape: tuple[int, ...], copy: bool, value: Any) -> Any:
+def _encode_fast(encode: Encoder, dtype: np.dtype | None, shape: tuple[int, ...], copy: bool, value: object) -> object:
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return torch.from_numpy(value.copy() if copy else value)
     return encode(value)
@@ -385,7 +397,7 @@ def _encode_dict(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
     return encoded
 
 
-def _set_nested(entries: dict[str, Any], key: Key, value: Any) -> None:
+def _set_nested(entries: dict[str, Any], key: Key, value: object) -> None:
     path = (key,) if isinstance(key, str) else key
     for name_part in path[:-1]:
         entries = entries.setdefault(name_part, {})

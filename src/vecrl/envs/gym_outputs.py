@@ -16,7 +16,7 @@ from ..errors import SpaceError
 _NUMBERS = (float, int, np.number, np.bool_)
 
 
-def to_leaf_array(value: Any, leaf: Leaf, *rows: int) -> Any:
+def to_leaf_array(value: object, leaf: Leaf, *rows: int) -> Any:
     """Converts an observation to an array that `leaf` accepts; returns it unchanged if `leaf` holds opaque objects.
 
     Args:
@@ -42,7 +42,7 @@ def to_leaf_array(value: Any, leaf: Leaf, *rows: int) -> Any:
     )
 
 
-def to_float(reward: Any) -> float:
+def to_float(reward: object) -> float:
     """Converts a reward, a number or an array of one number, to a float.
 
     Raises:
@@ -63,7 +63,7 @@ def to_float(reward: Any) -> float:
     return float(array.reshape(()))
 
 
-def step_output_error(result: Any) -> SpaceError:
+def step_output_error(result: object) -> SpaceError:
     """Returns the error for a `step` that did not return a tuple of five."""
     return SpaceError(
         f"Expected step() to return (obs, reward, terminated, truncated, info), got {_describe_result(result)}. "
@@ -72,7 +72,7 @@ def step_output_error(result: Any) -> SpaceError:
     )
 
 
-def reset_output_error(result: Any) -> SpaceError:
+def reset_output_error(result: object) -> SpaceError:
     """Returns the error for a `reset` that did not return a tuple of two."""
     return SpaceError(
         f"Expected reset() to return (obs, info), got {_describe_result(result)}. Return {{}} if there is no info. "
@@ -80,5 +80,5 @@ def reset_output_error(result: Any) -> SpaceError:
     )
 
 
-def _describe_result(result: Any) -> str:
+def _describe_result(result: object) -> str:
     return f"a tuple of {len(result)}" if isinstance(result, tuple) else describe(result)  # pyright: ignore[reportUnknownArgumentType]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec, Unbounded
-from .spec_container import FLAGS, Key
+from .keys import FLAGS, Key
 
 Info = Mapping[str, Any]
 
@@ -132,7 +132,7 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
     return specs
 
 
-def _entries(info: Info, ignore_private: bool, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Key, Any]]:
+def _entries(info: Info, ignore_private: bool, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Key, object]]:
     for name, value in info.items():
         if ignore_private and str(name).startswith("_"):
             continue
@@ -143,14 +143,14 @@ def _entries(info: Info, ignore_private: bool, prefix: tuple[str, ...] = ()) -> 
             yield path if prefix else path[0], value
 
 
-def _lookup(info: Info, key: Key) -> Any:
+def _lookup(info: Info, key: Key) -> object:
     value: Any = info
     for name in (key,) if isinstance(key, str) else key:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
-def _to_tensor(value: Any, key: Key, spec: TensorSpec, batch: torch.Size) -> Tensor:
+def _to_tensor(value: object, key: Key, spec: TensorSpec, batch: torch.Size) -> Tensor:
     shape = (*batch, *spec.shape)
     if value is None:
         return torch.zeros(shape, dtype=spec.dtype, device=spec.device)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sized
 from inspect import signature
 from itertools import islice, repeat
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -17,11 +17,13 @@ from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
 from .done_flags import rows_done
+from .fast_paths import overrides_bypassed
+from .keys import join_key, split_key
 from .row_masks import merge_into
-from .spec_container import join_key, split_key
+from .spec_store import Device
 from .step_validation import check_actions, check_all_actions, check_first_step
-from .stepping import STEP_METHODS, SteppedEnv
-from .trajectory import Trajectory
+from .stepping import SteppedEnv
+from .trajectory_buffers import TensorDictBuffer
 
 Policy = Callable[[TensorDictBase], Any]
 
@@ -30,9 +32,9 @@ def rollout(
     env: SteppedEnv,
     max_steps: int,
     policy: Policy | None = None,
-    callback: Callable[[Any, TensorDictBase], Any] | None = None,
+    callback: Callable[[Any, TensorDictBase], object] | None = None,
     *,
-    actions: Iterable[Any] | None = None,
+    actions: Iterable[object] | None = None,
     auto_reset: bool = True,
     auto_cast_to_device: bool = False,
     break_when_any_done: bool | None = None,
@@ -42,7 +44,7 @@ def rollout(
     set_truncated: bool = False,
     out: TensorDictBase | None = None,
     trust_policy: bool = False,
-    storing_device: Any = None,
+    storing_device: Device = None,
 ) -> TensorDictBase:
     """Steps an environment up to `max_steps` times and returns the steps.
 
@@ -113,18 +115,16 @@ def rollout(
     return step_buffer.to_tensordict()
 
 
-def rollout_at_once(env: SteppedEnv, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+def rollout_at_once(
+    env: SteppedEnv, steps: int, actions: torch.Tensor | None, break_when_any_done: bool
+) -> TensorDictBase | None:
     """Returns the result of `env._rollout_at_once`, or None where single steps could differ from it.
 
     They could if a subclass overrides a method that `_rollout_at_once` does not call, or if types are checked.
     """
-    defining_class = next(cls for cls in type(env).__mro__ if "_rollout_at_once" in vars(cls))
-    names = STEP_METHODS if actions is not None else (*STEP_METHODS, "rand_action")
-    return (
-        None
-        if env.run_type_checks or env._overrides(defining_class, names)
-        else env._rollout_at_once(steps, actions, break_when_any_done)
-    )
+    if env.run_type_checks or overrides_bypassed(type(env), "_rollout_at_once"):
+        return None
+    return env._rollout_at_once(steps, actions, break_when_any_done)
 
 
 def _first_root(env: SteppedEnv, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
@@ -139,7 +139,7 @@ def _play(
     env: SteppedEnv,
     data: TensorDictBase,
     act: Policy,
-    action_iter: Iterable[Any],
+    action_iter: Iterable[object],
     stop_rule: _StopRule,
     max_steps: int,
     store: Callable[[TensorDictBase], None],
@@ -249,22 +249,24 @@ def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
     return TensorDictModule(policy, in_keys=[*names], out_keys=list(env.action_keys))
 
 
-def _device_of(policy: Any) -> torch.device | None:
+def _device_of(policy: object) -> torch.device | None:
     if not isinstance(policy, torch.nn.Module):
         return None
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
 def _check(max_steps: Any, has_start: bool) -> None:
-    if not isinstance(max_steps, SupportsIndex):
-        raise TypeError(f"Expected max_steps to be an int, got {max_steps!r}.")
-    if index(max_steps) < 1:
+    try:
+        count = index(max_steps)
+    except TypeError:
+        raise TypeError(f"Expected max_steps to be an int, got {max_steps!r}.") from None
+    if count < 1:
         raise ValueError(f"Expected max_steps to be 1 or more, got {max_steps}.")
     if not has_start:
         raise ValueError("Expected a tensordict with auto_reset=False, got None. Give one, such as env.reset().")
 
 
-def _iterate_actions(actions: Any, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
+def _iterate_actions(actions: object, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
     """Returns an iterable with one action per step (None where the policy acts), and the maximum number of steps.
 
     Args:
@@ -298,7 +300,7 @@ def _with_action(env: SteppedEnv, data: TensorDictBase, action: Any) -> TensorDi
 
 
 class _StepBuffer:
-    """Collects the steps: in a `Trajectory` if the result is to be contiguous, otherwise in a list."""
+    """Collects the steps: in a `TensorDictBuffer` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
         self, env: SteppedEnv, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
@@ -307,20 +309,20 @@ class _StepBuffer:
         self._out = out
         self._contiguous = contiguous
         self._trajectory_options = trajectory_options
-        self._trajectory: Trajectory | None = None
+        self._trajectory: TensorDictBuffer | None = None
         self._steps: list[TensorDictBase] = []
 
     def add(self, data: TensorDictBase) -> None:
         if not self._steps and self._trajectory is None:
             self._dim = self._env.batch_dims if self._env.batch_locked else data.batch_dims
             if self._contiguous and self._out is None and type(data) is TensorDict:
-                self._trajectory = Trajectory(self._dim, *self._trajectory_options)
+                self._trajectory = TensorDictBuffer(self._dim, *self._trajectory_options)
         if self._trajectory is None:
             self._steps.append(data)
         else:
             self._trajectory.add(data)
 
-    def _stack_steps(self) -> Any:
+    def _stack_steps(self) -> TensorDictBase:
         stack: Any = torch.stack  # which takes TensorDicts too
         try:
             return stack(self._steps, self._dim, out=self._out)

@@ -8,7 +8,7 @@ not selected keep their old entries, or get zeros if they had none. This module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,8 @@ from tensordict import (
 from torch import Tensor
 
 from ..errors import SpaceError
-from .done_flags import any_true
-from .spec_container import Key, join_key, split_key
-
-Prefix = tuple[str, ...]
+from .done_flags import any_true, reduce_to_rows
+from .keys import Key, Prefix, join_key, split_key
 
 
 class RowMasks:
@@ -42,7 +40,9 @@ class RowMasks:
 
     def __init__(self, masks: Mapping[Prefix, Tensor], prefixes: Sequence[Prefix]):
         self._prefixes = prefixes
-        self.masks = {prefix: mask for prefix, mask in masks.items() if not _is_overridden(prefix, masks)}
+        self.masks = masks
+        if len(masks) > 1:
+            self.masks = {prefix: mask for prefix, mask in masks.items() if not _is_overridden(prefix, masks)}
 
     @classmethod
     def from_tensordict(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> RowMasks:
@@ -74,23 +74,25 @@ class RowMasks:
     @property
     def none_selected(self) -> bool:
         """Whether no row is selected."""
-        covered = all(self.for_key(join_key(prefix, "done")) is not None for prefix in self._prefixes)
-        return covered and not any(bool(mask.any()) for mask in self.masks.values())
+        if any(map(any_true, self.masks.values())):
+            return False
+        return all(self.for_key(join_key(prefix, "done")) is not None for prefix in self._prefixes)
 
     @property
     def single_true(self) -> bool:
         """Whether the only mask is a single True on the CPU: a fast check that all rows are selected."""
-        masks = list(self.masks.values())
-        return len(masks) == 1 and masks[0].numel() == 1 and masks[0].device.type == "cpu" and bool(masks[0])
+        if len(self.masks) != 1:
+            return False
+        [mask] = self.masks.values()
+        return mask.numel() == 1 and mask.device.type == "cpu" and bool(mask)
 
     def select(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
         """Merges two TensorDicts: `new` in the selected rows, `old` (or zeros if it lacks the entry) in the others.
 
-        Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new
-        one.
+        Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new one.
         """
         if isinstance(new, LazyStackedTensorDict):
-            return self._merge_rows(new, old)
+            return self._select_per_row(new, old)
         for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
             mask = self.for_key(key)
             if mask is None:
@@ -111,18 +113,17 @@ class RowMasks:
         common = next(ancestor for ancestor in ancestors if any(p[: len(ancestor)] == ancestor for p in self._prefixes))
         dims = (td.get(common) if common else td).batch_dims
         masks_below = [self.for_key(join_key(p, "done")) for p in self._prefixes if p[: len(common)] == common]
-        row_masks = [mask.reshape(*mask.shape[:dims], -1).all(-1) for mask in masks_below if mask is not None]
+        row_masks = [reduce_to_rows(mask, mask.shape[:dims], True) for mask in masks_below if mask is not None]
         return torch.stack(row_masks).all(0) if row_masks else None
 
-    def _merge_rows(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
+    def _select_per_row(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
         dim = new.stack_dim
-        parts = new.unbind(dim)
-        old_rows = [None] * len(parts) if old is None else old.unbind(dim)
-        merged_rows: list[Any] = []
-        for i, (part, old_row) in enumerate(zip(parts, old_rows, strict=True)):
+        old_rows = [None] * len(new.tensordicts) if old is None else old.unbind(dim)
+        merged_rows: list[TensorDictBase] = []
+        for i, (new_row, old_row) in enumerate(zip(new.unbind(dim), old_rows, strict=True)):
             masks = RowMasks({prefix: mask.select(dim, i) for prefix, mask in self.masks.items()}, self._prefixes)
-            merged_rows.append(masks.select(part, old_row))
-        return LazyStackedTensorDict.lazy_stack(merged_rows, dim)
+            merged_rows.append(masks.select(new_row, old_row))
+        return stack_lazily(merged_rows, dim)
 
 
 def _find_prefixes(td: TensorDictBase, name: str) -> list[Prefix]:
@@ -137,24 +138,32 @@ def _find_prefixes(td: TensorDictBase, name: str) -> list[Prefix]:
     return [prefix for prefix, leaf_name in split_keys if leaf_name == name]
 
 
+def stack_lazily(rows: Sequence[TensorDictBase], dim: int = 0) -> LazyStackedTensorDict:
+    """Returns a lazy stack of TensorDicts, which may have different shapes and keys."""
+    stack: Any = LazyStackedTensorDict.lazy_stack(list(rows), dim)  # typed for tensors only
+    return stack
+
+
 def merge_into(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
     """Updates `base` in place with `new` and returns it; returns a new lazy stack if `new` is one and `base` is not."""
     if not isinstance(new, LazyStackedTensorDict):
         return base.update(new)
     dim = new.stack_dim
-    merged_rows: list[Any] = [
+    merged_rows = [
         base_row.update(new_row) for base_row, new_row in zip(base.unbind(dim), new.unbind(dim), strict=True)
     ]
     same_layout = isinstance(base, LazyStackedTensorDict) and base.stack_dim == dim
-    return base if same_layout else LazyStackedTensorDict.lazy_stack(merged_rows, dim)
+    return base if same_layout else stack_lazily(merged_rows, dim)
 
 
 def drop_keys(td: TensorDictBase, keys: Sequence[Key]) -> TensorDictBase:
     """Deletes `keys` from `td` in place, if they are present, and returns it."""
-    if keys != ["_reset"]:
+    if type(td) is not TensorDict or any(type(key) is tuple for key in keys):
         return td.exclude(*keys, inplace=True)
-    if "_reset" in td.keys():  # noqa: SIM118 - a TensorDict is no dict
-        del td["_reset"]
+    present_keys = td.keys()
+    for key in keys:
+        if key in present_keys:
+            del td[key]
     return td
 
 
@@ -185,7 +194,7 @@ def is_leaf(cls: type) -> bool:
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
 
 
-def _validate_mask(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
+def _validate_mask(mask: object, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
     sub_td = td.get(prefix) if prefix else td
     shape = sub_td.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -225,25 +234,20 @@ def _select_object(mask: Tensor, new: Any, old: Any) -> Any:
         return new
     if not bool(mask.any()):
         return old
-    flat = mask.reshape(*new.batch_size, -1).any(-1)
-    rows = [
-        new_row if selected else old_row
-        for selected, new_row, old_row in zip(flat, new.unbind(0), old.unbind(0), strict=True)
-    ]
-    return torch.stack(rows, 0)
+    selected_rows = reduce_to_rows(mask, new.batch_size)
+    rows = zip(selected_rows, new.unbind(0), old.unbind(0), strict=True)
+    return torch.stack([new_row if selected else old_row for selected, new_row, old_row in rows], 0)
 
 
-def check_not_done(
-    reset_td: TensorDictBase, masks: RowMasks | None, done_keys_by_prefix: Sequence[tuple[tuple[str, ...], Key]]
-) -> None:
+def check_not_done(reset_td: TensorDictBase, masks: RowMasks | None, done_keys: Iterable[Key]) -> None:
     """Raises a `SpaceError` if a row is done after its reset.
 
     Args:
         reset_td: the result of the reset.
         masks: the masks of the rows that were reset; None for all rows.
-        done_keys_by_prefix: the prefix and the key of each "done" flag.
+        done_keys: the keys of the "done" flags.
     """
-    for _, key in done_keys_by_prefix:
+    for key in done_keys:
         done = reset_td.get(key)
         if not any_true(done):
             continue

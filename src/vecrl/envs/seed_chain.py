@@ -28,7 +28,7 @@ def seed_chain(seed: int, count: int) -> list[int]:
     return seeds
 
 
-def validate_seed(seed: Any) -> Any:
+def validate_seed(seed: object) -> Any:
     """Returns `seed` if it is an integer or None.
 
     Raises:

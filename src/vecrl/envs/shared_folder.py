@@ -13,7 +13,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from torch import nn
@@ -39,7 +38,7 @@ class SharedFolder:
                 weakref.finalize(self, _remove, self._path, os.getpid())
             return Path(self._path)
 
-    def attach(self, env: Any) -> None:
+    def attach(self, env: object) -> None:
         """Moves the shared state of the modules of `env` into the folder, one file per class and position.
 
         Has no effect on another machine, where the folder does not exist.
@@ -53,11 +52,11 @@ class SharedFolder:
                 seen[name] += 1
                 weakref.finalize(module, _keep, self)  # keeps the folder as long as the module uses it
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_path": str(self.path)}
 
 
-def publish(path: Path, write: Callable[[Path], Any]) -> None:
+def publish(path: Path, write: Callable[[Path], object]) -> None:
     """Makes the file or folder `path` unless it exists: calls `write` with a temporary path, then renames the result.
 
     If several processes call this function at the same time, one result is kept. None of them sees a partial result.

@@ -13,11 +13,13 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
-from .spec_container import FLAGS, Key, join_key, split_key
+from .keys import FLAGS, Key, join_key, split_key
 from .step_mdp import as_keys
 from .stepping import SteppedEnv
 
 Env = TypeVar("Env", bound=SteppedEnv)
+Policy = Callable[[TensorDictBase], TensorDictBase | None]
+ResetAndStep = tuple[Callable[[TensorDictBase | None], TensorDictBase], Callable[[TensorDictBase], TensorDictBase]]
 
 
 def make_composite_from_td(
@@ -60,7 +62,8 @@ def _unbounded_like(value: torch.Tensor, batch_dims: int, unsqueeze: bool, dynam
 
 def auto_specs(
     env: Env,
-    policy: Callable[[TensorDictBase], Any],
+    reset_and_step: ResetAndStep,
+    policy: Policy,
     *,
     tensordict: TensorDictBase | None = None,
     action_key: Key | Sequence[Key] = "action",
@@ -74,6 +77,7 @@ def auto_specs(
 
     Args:
         env: the environment; its batch size must be correct. It is returned.
+        reset_and_step: its `_reset` and `_step`.
         policy: writes the actions.
         tensordict: the argument of the reset.
         action_key, observation_key, reward_key: required keys, a single key or a list. All other results of a step are
@@ -83,7 +87,7 @@ def auto_specs(
     Raises:
         SpaceError: if a required entry is missing.
     """
-    reset_td, steps = _probe_steps(env, policy, tensordict)
+    reset_td, steps = _probe_steps(reset_and_step, policy, tensordict)
     next_td = steps[0].get("next")
     dones = _done_flag_keys(next_td) if done_key is None else as_keys(done_key)
     rewards, actions, obs = as_keys(reward_key), as_keys(action_key), as_keys(observation_key)
@@ -94,8 +98,8 @@ def auto_specs(
     observation_spec = _spec_of_steps(steps, lambda step: step.get("next"))
     flag_and_reward_keys = {*rewards, *dones, *(join_key(split_key(key)[0], flag) for key in dones for flag in FLAGS)}
     env.full_action_spec = _spec_of_steps(steps, lambda step: step.select(*actions))
-    env.full_done_spec = _flags(observation_spec, dones, env.batch_size)
-    env.full_reward_spec = _rewards(observation_spec, rewards, env.batch_size)
+    env.full_done_spec = _select_leaves(observation_spec, dones, env.batch_size, _flag_spec)
+    env.full_reward_spec = _select_leaves(observation_spec, rewards, env.batch_size, Unbounded)
     env.full_observation_spec = observation_spec.select(
         *[key for key in observation_spec.keys(True, True) if key not in flag_and_reward_keys]
     )
@@ -106,10 +110,11 @@ def auto_specs(
 
 
 def _probe_steps(
-    env: SteppedEnv, policy: Any, tensordict: TensorDictBase | None
+    reset_and_step: ResetAndStep, policy: Policy, tensordict: TensorDictBase | None
 ) -> tuple[TensorDictBase, list[TensorDictBase]]:
     """Returns the result of a reset and of two steps after it, made without the specs, which are not known yet."""
-    data = env._reset(None if tensordict is None else tensordict.copy())
+    reset, step = reset_and_step
+    data = reset(None if tensordict is None else tensordict.copy())
     reset_td = data.copy()
     if tensordict is not None:
         data = tensordict.copy().update(data)
@@ -118,7 +123,7 @@ def _probe_steps(
         data = data.copy()
         policy_result = policy(data)
         data = data if policy_result is None else policy_result
-        data = data.set("next", env._step(data))
+        data = data.set("next", step(data))
         steps.append(data)
         data = data.exclude("next").update(data.get("next"))
     return reset_td, steps
@@ -141,24 +146,17 @@ def _done_flag_keys(data: TensorDictBase) -> list[Key]:
     return [key for key in data.keys(True, True) if split_key(key)[1] in FLAGS]
 
 
-def _flags(spec: Composite, keys: Sequence[Key], batch_size: torch.Size) -> Composite:
+def _select_leaves(
+    spec: Composite, keys: Sequence[Key], batch_size: torch.Size, make: Callable[..., TensorSpec]
+) -> Composite:
+    """Returns the specs of rewards or flags; those of batch size get a dimension of size 1."""
     composite = Composite(shape=batch_size)
     for key in keys:
-        composite[key] = Categorical(
-            2, _with_trailing_dim(spec[key], batch_size), dtype=torch.bool, device=spec[key].device
-        )
+        leaf = spec[key]
+        shape = torch.Size([*batch_size, 1]) if leaf.shape == batch_size else leaf.shape
+        composite[key] = make(shape, dtype=leaf.dtype, device=leaf.device)
     return composite
 
 
-def _rewards(spec: Composite, keys: Sequence[Key], batch_size: torch.Size) -> Composite:
-    composite = Composite(shape=batch_size)
-    for key in keys:
-        composite[key] = Unbounded(
-            _with_trailing_dim(spec[key], batch_size), dtype=spec[key].dtype, device=spec[key].device
-        )
-    return composite
-
-
-def _with_trailing_dim(spec: TensorSpec, batch_size: torch.Size) -> torch.Size:
-    """Returns the shape of a reward or flag, with a dimension of size 1 added if it has only batch dimensions."""
-    return torch.Size([*batch_size, 1]) if spec.shape == batch_size else spec.shape
+def _flag_spec(shape: torch.Size, dtype: torch.dtype, device: torch.device | None) -> TensorSpec:
+    return Categorical(2, shape, dtype=torch.bool, device=device)

@@ -12,8 +12,10 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..specs import Composite, StackedComposite
-from .spec_container import Key, SpecContainer, join_key, split_key
+from ..specs import Composite, StackedComposite, TensorSpec
+from ..specs.composite_mapping import entries_of
+from .keys import Key, Prefix, join_key, sorted_keys, split_key
+from .row_masks import stack_lazily
 
 Keys = Key | Sequence[Key]
 
@@ -78,12 +80,13 @@ def make_step_mdp(
         next_td = tensordict.get("next", None)
         if next_td is None:
             raise SpaceError(
-                f"Expected the result of a step, with entries under 'next', got {_describe_keys(tensordict)}."
+                f"Expected the result of a step, with entries under 'next', got a TensorDict with "
+                f"{sorted_keys(tensordict)}."
             )
         lazy_stack = tensordict if isinstance(tensordict, LazyStackedTensorDict) else next_td
         if isinstance(lazy_stack, LazyStackedTensorDict):  # its entries may have no common shape
             dim = lazy_stack.stack_dim
-            return LazyStackedTensorDict.lazy_stack([apply_rule(part) for part in tensordict.unbind(dim)], dim)
+            return stack_lazily([apply_rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if root_select == () else tensordict.select(*root_select, strict=False)
         return _merge_tree(root, next_td, skip_root, skip_next, keep_tree)
 
@@ -132,30 +135,20 @@ def _merge_tree(
     return TensorDict(entries, shape.batch_size, device=shape.device)
 
 
-def step_mdp_for(owner: SpecContainer) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Returns the `step_mdp` function for the keys of an environment; see `EnvBase.step_mdp`."""
-    next_select = leaves_of(owner.full_observation_spec, owner.full_done_spec, owner.full_state_spec)
-    return make_step_mdp(owner.action_keys, owner._reward_keys_not_in_root, next_select=next_select)
-
-
 def leaves_of(*specs: Composite) -> list[Key]:
     """Returns the keys of all leaves, including those that only some rows of a heterogeneous batch have."""
     return list(dict.fromkeys(key for spec in specs for key in _leaves(spec, ())))
 
 
-def _leaves(spec: Any, place: tuple[str, ...]) -> Iterator[Key]:
+def _leaves(spec: TensorSpec | None, place: Prefix) -> Iterator[Key]:
     if isinstance(spec, StackedComposite):
         for part in spec.specs:
             yield from _leaves(part, place)
     elif isinstance(spec, Composite):
-        for name, part in spec._entries().items():
+        for name, part in entries_of(spec).items():
             yield from _leaves(part, (*place, name))
     else:
         yield join_key(place[:-1], place[-1])
-
-
-def _describe_keys(td: TensorDictBase) -> str:
-    return f"a TensorDict with {sorted(map(str, td.keys(include_nested=True, leaves_only=True)))}"
 
 
 Tree = Mapping[str, Any]
@@ -177,14 +170,14 @@ def _key_tree(keys: Sequence[Key]) -> Tree:
     return tree
 
 
-def as_keys(keys: Any) -> list[Key]:
+def as_keys(keys: Keys) -> list[Key]:
     """Converts a key (a string, or a tuple of strings) or a sequence of keys to a list of keys.
 
     >>> as_keys("done"), as_keys(("agents", "done")), as_keys(["done", ("agents", "done")])
     (['done'], [('agents', 'done')], ['done', ('agents', 'done')])
     """
     if isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(k, str) for k in keys)):
-        return [keys]
+        return [keys]  # pyright: ignore[reportReturnType] - a tuple of strings is one key
     return list(keys)
 
 

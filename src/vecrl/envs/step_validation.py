@@ -6,17 +6,18 @@ This module knows TensorDicts and the keys of an environment; it must not know h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError, VecrlError
-from .spec_container import Key, SpecContainer, split_key
+from ..specs import TensorSpec
+from .keys import Key, sorted_keys, split_key
+from .spec_container import SpecContainer
 
 
-def check_result(owner: SpecContainer, result: Any, tensordict: TensorDictBase | None, method: str) -> None:
+def check_result(owner: SpecContainer, result: object, tensordict: TensorDictBase | None, method: str) -> None:
     """Checks that `_reset` or `_step` returned a new TensorDict.
 
     Raises:
@@ -37,7 +38,7 @@ def missing_input_error(owner: SpecContainer, tensordict: TensorDictBase, error:
     """Returns the error that explains `error` of a step if `tensordict` lacks an input; otherwise None."""
     if isinstance(error, VecrlError):
         return None
-    available = sorted(map(str, tensordict.keys(include_nested=True, leaves_only=True)))
+    available = sorted_keys(tensordict)
     inputs = [key for key in [*owner.action_keys, *owner.state_keys] if tensordict.get(key, None) is None]
     if inputs:
         return SpaceError(
@@ -163,7 +164,7 @@ def _shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return len(actual) == len(shape) and all(size in (-1, c) for c, size in zip(actual, shape, strict=True))
 
 
-def form_difference(spec: Any, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
+def form_difference(spec: TensorSpec, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
     """Returns how the dtype, shape or device of a value differs from its spec; None if it does not."""
     if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
         return f"expected dtype {spec.dtype}, found {value.dtype}"

@@ -7,7 +7,7 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -17,17 +17,20 @@ from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
-from .done_flags import any_true, fill_flags, has_all_flags
-from .entry_copies import owned
+from ..specs.base import device_of
+from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
+from .fast_paths import bypassed_by
+from .keys import OUTPUTS, Prefix, join_key
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
-from .step_mdp import leaves_of, step_mdp_for
+from .shared_entries import copy_shared_entries
+from .spec_container import SpecContainer
+from .spec_store import Device, derived
+from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 
-STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
-"""If a subclass overrides one of these methods, no faster way to step is used."""
+_bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
 _STATE_FACT_SPECS = ("observation", "action")
 
 
@@ -41,8 +44,8 @@ class SteppedEnv(Stateful, SpecContainer):
     def __init__(
         self,
         *,
-        device: Any = None,
-        batch_size: Any = None,
+        device: Device = None,
+        batch_size: Sequence[int] | int | None = None,
         run_type_checks: bool = False,
         allow_done_after_reset: bool = False,
         spec_locked: bool = True,
@@ -58,16 +61,19 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- methods that a subclass defines
 
+    @_bypassed
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         raise NotImplementedError(f"{type(self).__name__} has no _reset.")
 
+    @_bypassed
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         raise NotImplementedError(f"{type(self).__name__} has no _step.")
 
+    @bypassed_by("_unwrapped_gym")
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         """Returns a whole rollout, or None if the environment has no faster way than single steps.
 
         Args:
@@ -76,10 +82,6 @@ class SteppedEnv(Stateful, SpecContainer):
             break_when_any_done: stop at the first step that is done.
         """
         return None
-
-    def _overrides(self, base: type, names: Iterable[str]) -> bool:
-        """Returns whether the class overrides any of these attributes of `base`, so that a faster way may differ."""
-        return any(getattr(type(self), name) is not getattr(base, name) for name in names)
 
     def _state_facts(self) -> dict[str, Any]:
         shapes = [
@@ -91,6 +93,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- resets
 
+    @_bypassed
     def reset(
         self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None, **kwargs: Any
     ) -> TensorDictBase:
@@ -128,7 +131,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 )
         reset_td = self._reset_and_complete(tensordict, **kwargs)
         if not self._allow_done_after_reset:
-            check_not_done(reset_td, masks, self._done_keys_by_prefix)
+            check_not_done(reset_td, masks, self._done_keys_by_prefix.values())
         if masks and not masks.single_true:
             reset_td = masks.select(reset_td, tensordict)
         return reset_td if tensordict is None else self._drop_reset_masks(merge_into(tensordict, reset_td))
@@ -143,31 +146,31 @@ class SteppedEnv(Stateful, SpecContainer):
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         reset_td = self._reset(tensordict, **kwargs)
         check_result(self, reset_td, None, "_reset")
-        reset_td = owned(reset_td, tensordict, self._arrays_are_new)
-        return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
+        reset_td = copy_shared_entries(reset_td, tensordict, self._arrays_are_new)
+        return self._complete_flags(drop_keys(reset_td, self._keys_not_in_reset))
 
+    @_bypassed
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
         masks = self._done_masks(tensordict)
         return tensordict if masks is None else self._reset_done_rows(tensordict, masks)
 
-    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[Prefix, Tensor]) -> TensorDictBase:
         for prefix, mask in masks.items():
             tensordict.set(join_key(prefix, "_reset"), mask)
         return self.reset(tensordict)
 
     def any_done(self, tensordict: TensorDictBase) -> bool:
         """Returns whether any row of `tensordict` is done."""
-        return self._done_masks(tensordict) is not None
+        done_flags = map(tensordict.__getitem__, self._done_keys_by_prefix.values())
+        return any(map(any_true, done_flags))
 
-    def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
+    def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
-        masks: dict[tuple[str, ...], Tensor] = {}
-        any_done = False
-        for prefix, key in self._done_keys_by_prefix:
-            masks[prefix] = mask = tensordict.get(key)
-            any_done = any_done or any_true(mask)
-        return masks if any_done else None
+        masks: dict[Prefix, Tensor] = {}
+        for prefix, key in self._done_keys_by_prefix.items():
+            masks[prefix] = tensordict[key]
+        return masks if any(map(any_true, masks.values())) else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
         """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
@@ -178,6 +181,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- steps
 
+    @_bypassed
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Applies the actions in `tensordict` and writes the results under "next".
 
@@ -218,7 +222,7 @@ class SteppedEnv(Stateful, SpecContainer):
             next_td = self._step_and_complete(tensordict.set("_step", mask))
             del tensordict["_step"]
             return next_td.exclude("_step", inplace=True)
-        row_mask = mask.reshape(*tensordict.batch_size, -1).any(-1)
+        row_mask = reduce_to_rows(mask, tensordict.batch_size)
         stepped_rows: Any = self._step_and_complete(tensordict[row_mask])
         full_batch: Any = (
             torch.zeros_like(stepped_rows[:1]).expand(tensordict.batch_size.numel(), *stepped_rows.shape[1:]).clone()
@@ -243,7 +247,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 raise
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
-        next_td = self._complete_flags(owned(next_td, tensordict, self._arrays_are_new))
+        next_td = self._complete_flags(copy_shared_entries(next_td, tensordict, self._arrays_are_new))
         for key, shape in self._rewards:
             actual = next_td.get(key, None)
             if actual is None or actual.shape != shape:
@@ -263,6 +267,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 fill_flags(tensordict, *group)
         return tensordict
 
+    @_bypassed
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the environment and resets the rows that are done after the step.
 
@@ -292,6 +297,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks = self._done_masks(root)
         return root if masks is None else merge_into(root, RowMasks(masks, self.done_prefixes).select(reset_td, root))
 
+    @_bypassed
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the root of the next step: `vecrl.envs.utils.step_mdp` with the keys of this environment.
 
@@ -302,7 +308,8 @@ class SteppedEnv(Stateful, SpecContainer):
 
     @derived
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        return step_mdp_for(self)
+        next_keys = leaves_of(self.full_observation_spec, self.full_done_spec, self.full_state_spec)
+        return make_step_mdp(self.action_keys, self._reward_keys_not_in_root, next_select=next_keys)
 
     # -- checks
 
@@ -322,6 +329,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- actions, seeds
 
+    @bypassed_by("_rollout_at_once")
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Writes a random action for every row into `tensordict` (by default a new one) and returns it."""
         if tensordict is None:
@@ -339,10 +347,11 @@ class SteppedEnv(Stateful, SpecContainer):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
-    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Any:
+    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Sequence[int]:
         """Returns the leading sizes of `tensordict` that the specs do not have."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
+    @bypassed_by("_unwrapped_gym")
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seeds the environment and returns the seed for the next environment of a batch, which is a different one.
 
@@ -353,7 +362,7 @@ class SteppedEnv(Stateful, SpecContainer):
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
-    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs, outputs and specs to another device and returns the environment."""
         self._device = device_of(device)
         for name, spec in list(self._specs.items()):

@@ -6,7 +6,6 @@ This module must not know particular environments.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -17,7 +16,8 @@ from tensordict.nn.probabilistic import set_interaction_type as set_exploration_
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
-from .spec_container import FLAGS, Key, SpecContainer, join_key, split_key
+from .keys import FLAGS, Key, join_key, split_key
+from .spec_container import SpecContainer
 from .spec_inference import make_composite_from_td
 from .step_mdp import step_mdp
 
@@ -51,7 +51,7 @@ class RandomPolicy:
         action_key: the key of the action, if the spec is no `Composite`.
     """
 
-    def __init__(self, action_spec: TensorSpec | None = None, action_key: Any = "action"):
+    def __init__(self, action_spec: TensorSpec | None = None, action_key: Key = "action"):
         self.action_spec = action_spec
         self.action_key = action_key
 

@@ -5,23 +5,23 @@ policy.set_parameters(torch.randn(256, policy.parameter_length))
 actions = policy(observations)          # [256, 4] -> [256, 2], one network per row
 """
 
-from vecrl.errors import NetParsingError
-from vecrl.policy.batched_kernels import batched_forward, register_batched
-from vecrl.policy.functional import (
+from ..errors import NetParsingError
+from .batched_kernels import batched_forward, register_batched
+from .functional import (
     ModuleExpectingFlatParameters,
     count_parameters,
     fill_parameters,
     make_functional_module,
     parameter_vector,
 )
-from vecrl.policy.layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round, Slice
-from vecrl.policy.network_language import str_to_net
-from vecrl.policy.networks import FeedForwardNet, LocomotorNet, StructuredControlNet
-from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm, RunningStat
-from vecrl.policy.policy import Policy
-from vecrl.policy.population import Evaluation, PopulationEvaluator
-from vecrl.policy.reward_shaping import AliveBonus, alive_bonus
-from vecrl.policy.search import PopulationSearch
+from .layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round, Slice
+from .network_language import str_to_net
+from .networks import FeedForwardNet, LocomotorNet, StructuredControlNet
+from .obs_norm import ObsNormLayer, RunningNorm, RunningStat
+from .policy import Policy
+from .population import Evaluation, PopulationEvaluator
+from .population_search import PopulationSearch
+from .reward_shaping import AliveBonus, alive_bonus
 
 __all__ = [
     "LSTM",

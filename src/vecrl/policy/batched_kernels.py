@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vecrl.policy import layers, networks
-from vecrl.policy.functional import call_with
-from vecrl.policy.layers import apply_in_sequence, lstm_gates
-from vecrl.policy.networks import sinusoids
+from . import layers, networks
+from .functional import Hidden, Output, call_with
+from .layers import apply_in_sequence, lstm_gates
+from .networks import sinusoids
 
-BatchedForward = Callable[..., Any]
+BatchedForward = Callable[..., Output]
 Parameters = Mapping[str, Tensor]
 Builder = Callable[[Any, Parameters], "BatchedForward | None"]
 
@@ -65,13 +65,13 @@ class VmapForward:
     def __init__(self, module: nn.Module, parameters: Parameters):
         buffers = dict(module.named_buffers())
 
-        def call(parameters: Parameters, x: Tensor, h: Any = None) -> Any:
+        def call(parameters: Parameters, x: Tensor, h: Hidden = None) -> Output:
             return call_with(module, parameters, buffers, x, h)
 
         self.parameters = dict(parameters)
         self.call = torch.func.vmap(call, randomness="different")
 
-    def __call__(self, x: Tensor, *h: Any) -> Any:
+    def __call__(self, x: Tensor, *h: Hidden) -> Output:
         result = self.call(self.parameters, x.squeeze(1), *h)
         if isinstance(result, tuple):
             y, state = result
@@ -182,7 +182,7 @@ def _elementwise(module: nn.Module, parameters: Parameters) -> BatchedForward:
 
 
 @register_batched(nn.Softmax, nn.LogSoftmax, nn.Softmin)
-def _softmax(module: Any, parameters: Parameters) -> BatchedForward | None:
+def _softmax(module: nn.Softmax | nn.LogSoftmax | nn.Softmin, parameters: Parameters) -> BatchedForward | None:
     return module.forward if module.dim == -1 else None
 
 
@@ -294,7 +294,7 @@ class StatefulSequentialForward:
     def __init__(self, steps: list[BatchedForward]):
         self.steps = steps
 
-    def __call__(self, x: Tensor, h: dict[int, Any] | None = None) -> Any:
+    def __call__(self, x: Tensor, h: dict[int, Hidden] | None = None) -> Output:
         return apply_in_sequence(self.steps, x, h)
 
 

@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+Hidden = Any
+"""The hidden state of a module: a tensor, or tensors in tuples and dicts; None before the first call."""
+Output = Any
+"""The output of a module, or a pair of it and the new hidden state."""
+
 
 class ParameterSlice(NamedTuple):
     """The position of one parameter in the flat vector; a tied parameter has one entry per name."""
@@ -131,7 +136,7 @@ class ModuleExpectingFlatParameters:
             copy.deepcopy(self._net).to(device), disable_autograd_tracking=self._disable_autograd
         )
 
-    def __call__(self, flat_parameters: Tensor, x: Tensor, h: Any = None) -> Any:
+    def __call__(self, flat_parameters: Tensor, x: Tensor, h: Hidden = None) -> Output:
         """Returns the module's result for `x` (and the hidden state `h`) with the parameters `[L]`.
 
         Raises:
@@ -149,8 +154,8 @@ def make_functional_module(net: nn.Module, *, disable_autograd_tracking: bool = 
 
 
 def call_with(
-    net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, h: Any = None
-) -> Any:
+    net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, h: Hidden = None
+) -> Output:
     """Calls `net` on `x` (and the hidden state `h`, unless None) with these tensors instead of those of `net`."""
     inputs = (x,) if h is None else (x, h)
     return torch.func.functional_call(net, ({**parameters}, {**buffers}), inputs, tie_weights=False)

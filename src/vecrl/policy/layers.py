@@ -8,15 +8,16 @@ The last dimension of `x` is the features, all others are batch dimensions. This
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .functional import Hidden, Output
+
 Activation = Callable[[Tensor], Tensor]
-OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+OPERATORS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -144,7 +145,14 @@ class _RecurrentCell(nn.Module):
     Names, order and initial values are those of torch's `RNNCell` and `LSTMCell`, so that state dicts are compatible.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, gates: int, dtype: torch.dtype | None, device: Any):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        gates: int,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ):
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
         rows = gates * hidden_size
@@ -248,7 +256,7 @@ class MultiLayered(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Tensor, h: dict[int, Any] | None = None) -> Any:
+    def forward(self, x: Tensor, h: dict[int, Hidden] | None = None) -> Output:
         return apply_in_sequence(list(self.layers), x, h)
 
     def __len__(self) -> int:
@@ -263,9 +271,9 @@ class MultiLayered(nn.Module):
         return iter(self.layers)
 
 
-def apply_in_sequence(layers: list[Any], x: Tensor, h: dict[int, Any] | None) -> Any:
+def apply_in_sequence(layers: Sequence[Callable[..., Output]], x: Tensor, h: dict[int, Hidden] | None) -> Output:
     """Applies `layers` to `x`, each with its state from `h`; returns `y`, or `(y, states)` if any layer has a state."""
-    states: dict[int, Any] = {}
+    states: dict[int, Hidden] = {}
     for i, layer in enumerate(layers):
         state = None if h is None else h.get(i)
         result = layer(x) if state is None else layer(x, state)

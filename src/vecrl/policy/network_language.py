@@ -24,8 +24,8 @@ from typing import Any
 
 from torch import nn
 
-from vecrl.errors import NetParsingError
-from vecrl.policy import layers, networks
+from ..errors import NetParsingError
+from . import layers, networks
 
 VECRL_LAYERS: dict[str, type[nn.Module]] = {
     cls.__name__: cls
@@ -34,7 +34,7 @@ VECRL_LAYERS: dict[str, type[nn.Module]] = {
         *(networks.FeedForwardNet, networks.StructuredControlNet, networks.LocomotorNet),
     )
 }
-ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -43,12 +43,12 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+SIGNS: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 MAX_POWER_OPERAND = 256  # with larger operands, a short text could compute without end
 NESTING_ERROR = "not in the network language: nested too deeply"
 
 
-def str_to_net(text: str, /, **constants: Any) -> nn.Module:
+def str_to_net(text: str, /, **constants: object) -> nn.Module:
     """Makes the module that `text` describes.
 
     Args:
@@ -91,7 +91,7 @@ def str_to_net(text: str, /, **constants: Any) -> nn.Module:
 class _Parser:
     """Converts the syntax tree to modules; `wrapped` is the text with one line before it."""
 
-    def __init__(self, wrapped: str, constants: Mapping[str, Any]):
+    def __init__(self, wrapped: str, constants: Mapping[str, object]):
         self.lines = wrapped.splitlines()
         self.constants = constants
 
@@ -170,13 +170,13 @@ class _Parser:
         )
         raise self.error(node, f"unknown name {name!r}: {description}")
 
-    def number(self, node: ast.expr) -> Any:
+    def number(self, node: ast.expr) -> float:
         value = self.value(node)
         if isinstance(value, bool) or not isinstance(value, Real):
             raise self.error(node, f"expected numbers in arithmetic, got {value!r}")
         return int(value) if isinstance(value, Integral) else float(value)  # NumPy's integers would overflow
 
-    def arithmetic(self, node: ast.BinOp) -> Any:
+    def arithmetic(self, node: ast.BinOp) -> float:
         left, right = self.number(node.left), self.number(node.right)
         if isinstance(node.op, ast.Pow) and max(abs(left), abs(right)) > MAX_POWER_OPERAND:
             raise self.error(node, f"expected numbers not beyond {MAX_POWER_OPERAND} in a power")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.layers import Activation, find_activation
+from .layers import Activation, find_activation
 
 
 class FeedForwardNet(nn.Module):

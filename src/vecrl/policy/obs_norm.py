@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
-from vecrl.running_stats import Array, RunningStats, bounds_of
+from ..running_stats import Array, RunningStats, bounds_of
+from .batched_kernels import BatchedForward, Parameters, register_batched
 
 MIN_VARIANCE = 1e-2
 

@@ -8,15 +8,19 @@ not know environments or searches: the code that steps environments resets hidde
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched_kernels import BatchedForward, batched_forward
-from vecrl.policy.functional import ParameterLayout, call_with, fill_parameters
-from vecrl.policy.network_language import str_to_net
+from .batched_kernels import BatchedForward, batched_forward
+from .functional import Hidden, Output, ParameterLayout, call_with, fill_parameters
+from .network_language import str_to_net
+
+Indices = int | slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
+"""Row numbers, or a bool mask, of members."""
 
 
 class Policy:
@@ -46,7 +50,7 @@ class Policy:
         self._parameters: Tensor | None = None
         self._members: int | None = None  # n with a batch of parameters
         self._step: BatchedForward | None = None
-        self._hidden: Any = None
+        self._hidden: Hidden = None
         self._compile: dict[str, Any] | None = None
         self._compiled = self._run = _run
 
@@ -74,7 +78,7 @@ class Policy:
         return self._parameters
 
     @property
-    def h(self) -> Any:
+    def h(self) -> Hidden:
         """The hidden state: a tensor, or a tuple or dict of tensors; None after a reset and for stateless networks."""
         return self._hidden
 
@@ -84,7 +88,7 @@ class Policy:
 
     # ------------------------------------------------------------------ parameters
 
-    def set_parameters(self, parameters: Tensor, indices: Any = None, *, reset: bool = True) -> None:
+    def set_parameters(self, parameters: Tensor, indices: Indices | None = None, *, reset: bool = True) -> None:
         """Sets the parameters. They are copied; gradients flow back to the given tensor.
 
         Args:
@@ -143,7 +147,7 @@ class Policy:
                 f"got {len(parameters)} with reset=False. Use reset=True."
             )
 
-    def select(self, indices: Any) -> Policy:
+    def select(self, indices: Indices) -> Policy:
         """Returns a policy of only these members, with their parameters and hidden states.
 
         It copies those rows once (a slice is not copied), which costs about two steps; use it when a considerable share
@@ -205,7 +209,7 @@ class Policy:
             result, self._hidden = result
         return result
 
-    def reset(self, indices: Any = None, *, copy: bool = True) -> None:
+    def reset(self, indices: Indices | None = None, *, copy: bool = True) -> None:
         """Resets the hidden states: all of them to None, or those of selected rows to zero.
 
         Args:
@@ -272,11 +276,11 @@ class _SingleForward:
     def __init__(self, module: nn.Module, values: dict[str, Tensor]):
         self.module, self.values, self.buffers = module, values, dict(module.named_buffers())
 
-    def __call__(self, x: Tensor, h: Any = None) -> Any:
+    def __call__(self, x: Tensor, h: Hidden = None) -> Output:
         return call_with(self.module, self.values, self.buffers, x, h)
 
 
-def _run(step: BatchedForward, x: Tensor, h: Any) -> Any:
+def _run(step: BatchedForward, x: Tensor, h: Hidden) -> Output:
     """Returns the outputs of all members; uses only its arguments, so that one compilation serves all parameters."""
     x = x.unsqueeze(1)
     result = step(x) if h is None else step(x, h)
@@ -286,7 +290,7 @@ def _run(step: BatchedForward, x: Tensor, h: Any) -> Any:
     return result.squeeze(1)
 
 
-def _build(net: Any, kwargs: dict[str, Any]) -> nn.Module:
+def _build(net: str | nn.Module | Callable[..., nn.Module], kwargs: dict[str, Any]) -> nn.Module:
     if isinstance(net, str):
         return str_to_net(net, **kwargs)
     if isinstance(net, nn.Module):
@@ -303,7 +307,7 @@ def _build(net: Any, kwargs: dict[str, Any]) -> nn.Module:
     return module
 
 
-def _as_rows(indices: Any, n: int, device: torch.device) -> Tensor:
+def _as_rows(indices: Indices, n: int, device: torch.device) -> Tensor:
     """Returns row numbers `[k]` in `[0, n)`, int64, of an int, ints, a slice or a bool mask `[n]`."""
     if isinstance(indices, slice):
         return torch.arange(n, device=device)[indices]
@@ -320,7 +324,7 @@ def _as_rows(indices: Any, n: int, device: torch.device) -> Tensor:
     return (rows % n if n else rows).to(device)
 
 
-def _as_mask(indices: Any, n: int, device: torch.device) -> Tensor:
+def _as_mask(indices: Indices, n: int, device: torch.device) -> Tensor:
     """Returns indices as a bool mask `[n]`; does not synchronize if they are such a mask on `device`."""
     if isinstance(indices, Tensor) and indices.dtype == torch.bool and indices.shape == (n,):
         return indices.to(device)
@@ -328,7 +332,7 @@ def _as_mask(indices: Any, n: int, device: torch.device) -> Tensor:
     return mask.index_fill_(0, _as_rows(indices, n, device), True)
 
 
-def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def _map_state(state: Hidden, function: Callable[[Tensor], Tensor]) -> Hidden:
     """Applies `function` to every tensor of a state: None, a tensor, or dicts, tuples and lists of states."""
     if isinstance(state, Tensor):
         return function(state)
@@ -339,7 +343,7 @@ def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return state
 
 
-def _first_tensor(state: Any) -> Tensor | None:
+def _first_tensor(state: Hidden) -> Tensor | None:
     """Returns the first tensor of a state, or None if it has none."""
     tensors: list[Tensor] = []
     _map_state(state, lambda leaf: tensors.append(leaf) or leaf)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import DTypeLike
 from torch import Tensor
 from torch.nn import functional as F
 
-from vecrl.errors import SpaceError
+from ..engine.space_layout import AnySpace
+from ..errors import SpaceError
 
 
 class PolicyIO:
@@ -42,7 +43,7 @@ class PolicyIO:
     [[0.5, 1.0]]
     """
 
-    def __init__(self, observation_space: Space[Any], action_space: Space[Any]):
+    def __init__(self, observation_space: AnySpace, action_space: AnySpace):
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_length = _length(observation_space, "observation")
         self.act_length = _length(action_space, "action")
@@ -60,7 +61,7 @@ class PolicyIO:
         """The constants that a network in the network language may use."""
         return {"obs_length": self.obs_length, "act_length": self.act_length}
 
-    def features(self, obs: Any) -> Tensor:
+    def features(self, obs: np.ndarray | Tensor) -> Tensor:
         """Converts observations `[n, ...]`, an array or a tensor, to features `[n, obs_length]`.
 
         Float observations keep their dtype; others become float32.
@@ -90,7 +91,7 @@ class PolicyIO:
         return outputs.clamp(bounds[0], bounds[1])
 
     @torch.no_grad()
-    def check(self, act: Callable[[Tensor], Any], device: torch.device | str = "cpu") -> None:
+    def check(self, act: Callable[[Tensor], object], device: torch.device | str = "cpu") -> None:
         """Calls a network on zeros, to detect a wrong size before any environment is stepped.
 
         Args:
@@ -114,7 +115,7 @@ class PolicyIO:
             raise SpaceError(f"{expected}, that is (1, {self.act_length}), got {actual}. {advice}")
 
 
-def _length(space: Space[Any], space_name: str) -> int:
+def _length(space: AnySpace, space_name: str) -> int:
     if isinstance(space, Box):
         return math.prod(space.shape)
     if isinstance(space, Discrete):
@@ -125,5 +126,5 @@ def _length(space: Space[Any], space_name: str) -> int:
     )
 
 
-def _torch_dtype(dtype: Any) -> torch.dtype:
+def _torch_dtype(dtype: DTypeLike) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype

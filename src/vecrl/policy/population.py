@@ -12,29 +12,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
-from vecrl.engine.backends.registry import BackendName
-from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
-from vecrl.policy.evaluation.executors import RETRY_ADVICE, BackendChoice, DeviceExecutor, PoolExecutor
-from vecrl.policy.evaluation.pool_loop import Evaluation, EvaluationSettings, FitnessRules
-from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.reward_shaping import AliveBonus
-from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.batched_env import BatchedVectorEnv
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import EnvFn
+from ..engine.backends.ray_cluster.options import RayOptions
+from ..engine.backends.registry import BackendName
+from ..engine.pool_options import PoolOptions
+from ..engine.simulator import BatchSimulator
+from ..errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
+from ..seeding import OwnSeeds, SeedRule, seed_rule, stream_for
+from ..simulators.registry import find_entry
+from ..validation import parse_count, parse_optional_count
+from ..vector.batched_vector_env import BatchedVectorEnv
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import EnvFn
+from .evaluation.executors import RETRY_ADVICE, DeviceExecutor, PoolExecutor
+from .evaluation.settings import Evaluation, EvaluationSettings, FitnessRules
+from .obs_norm import ObsNormLayer, RunningNorm
+from .policy import Policy
+from .policy_io import PolicyIO
+from .reward_shaping import AliveBonus
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
+ObsLayer = Callable[[Tensor], Tensor]
 Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 
 
@@ -110,10 +114,9 @@ class PopulationEvaluator:
         ray_options: RayOptions | None = None,
         subbatch_size: int = 128,
     ):
-        counts = {"popsize": popsize, "num_episodes": num_episodes, "max_steps": max_steps}
-        for name, value in {**counts, "subbatch_size": subbatch_size}.items():
-            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-                raise ValueError(f"Expected {name} of 1 or more, got {value!r}.")
+        popsize, subbatch_size = parse_count("popsize", popsize), parse_count("subbatch_size", subbatch_size)
+        num_episodes = parse_count("num_episodes", num_episodes)
+        max_steps = parse_optional_count("max_steps", max_steps)
         if not 0 <= action_noise < math.inf:
             raise ValueError(f"Expected action_noise of 0 or more, got {action_noise!r}.")
         if not math.isfinite(decrease_rewards_by):
@@ -123,8 +126,9 @@ class PopulationEvaluator:
         self.seeds = seed_rule(seed)
         self.calls = 0
         self.popsize = popsize
-        backend_choice = backend, num_workers, ray_options
-        self._executor = _build_executor(env, popsize, subbatch_size, backend_choice, device, dict(env_kwargs or {}))
+        options = PoolOptions(backend=backend, infos=False, ray_options=ray_options)
+        kwargs = dict(env_kwargs or {})
+        self._executor = _build_executor(env, popsize, subbatch_size, num_workers, options, device, kwargs)
         try:
             self.policy_io = self._executor.policy_io
             self.policy = _build_policy(net, self.policy_io)
@@ -179,7 +183,12 @@ class PopulationEvaluator:
         return result
 
     def test(
-        self, parameters: Tensor, num_episodes: int = 100, *, seed: int | SeedRule | None = None, obs_layer: Any = ...
+        self,
+        parameters: Tensor,
+        num_episodes: int = 100,
+        *,
+        seed: int | SeedRule | None = None,
+        obs_layer: ObsLayer | EllipsisType | None = ...,
     ) -> Evaluation:
         """Runs new episodes with one policy, without noise or shaping, and without updates of the statistics.
 
@@ -189,8 +198,7 @@ class PopulationEvaluator:
             seed: the seed of the episodes; the default is the same for each call and differs from those of populations.
             obs_layer: the normalization layer, a module or None; by default that of the current statistics.
         """
-        if num_episodes < 1:
-            raise ValueError(f"Expected num_episodes of 1 or more, got {num_episodes!r}.")
+        num_episodes = parse_count("num_episodes", num_episodes)
         parameters = torch.as_tensor(parameters)
         if parameters.shape != (self.parameter_length,):
             raise SpaceError(f"Expected parameters [{self.parameter_length}], got shape {tuple(parameters.shape)}.")
@@ -205,7 +213,7 @@ class PopulationEvaluator:
         rules: FitnessRules,
         seeds: SeedRule,
         first_episode: int,
-        layer: Any,
+        layer: ObsLayer | None,
         norm: RunningNorm | None,
     ) -> Evaluation:
         if self._executor.closed:
@@ -263,7 +271,8 @@ def _build_executor(
     env: str | EnvFn,
     popsize: int,
     subbatch_size: int,
-    backend_choice: BackendChoice,
+    num_workers: int | None,
+    options: PoolOptions,
     device: str | torch.device | None,
     kwargs: dict[str, Any],
 ) -> PoolExecutor | DeviceExecutor:
@@ -280,7 +289,7 @@ def _build_executor(
         raise ValueError(
             f"Expected no device for Python environments, which run on the CPU, got {str(device)!r}. Omit device."
         )
-    return PoolExecutor(make_env, popsize, subbatch_size, backend_choice)
+    return PoolExecutor(make_env, popsize, subbatch_size, num_workers, options)
 
 
 def _offset_env_ids(start: int, failure: Failure) -> list[Failure]:

@@ -9,15 +9,15 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.functional import count_parameters, fill_parameters
-from vecrl.policy.network_language import str_to_net
-from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
-from vecrl.snapshot.atomic_write import write_atomically
+from ..snapshot.atomic_write import write_atomically
+from .functional import count_parameters, fill_parameters
+from .network_language import str_to_net
+from .obs_norm import ObsNormLayer, RunningNorm
 
 FORMAT = 1
 
@@ -83,18 +83,8 @@ class SavedPolicy:
             if not is_valid(state[name]):
                 raise ValueError(f"Expected {name} to be {expected}, got {_short_repr(state[name])}.")
         policy = cls(**state)
-        policy._check_network()
+        _check_network(policy)
         return policy
-
-    def _check_network(self) -> None:
-        """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
-        with torch.device("meta"):
-            expected_count = count_parameters(str_to_net(self.network, **self.constants))
-        if expected_count != len(self.parameters):
-            raise ValueError(f"Expected {expected_count} parameters for its network, got {len(self.parameters)}.")
-        if self.norm is not None and self.norm["mean"].shape != (self.constants.get("obs_length"),):
-            actual, length = tuple(self.norm["mean"].shape), self.constants.get("obs_length")
-            raise ValueError(f"Expected norm of {length} observed numbers, got shape {actual}.")
 
     def obs_layer(self) -> ObsNormLayer | None:
         """Returns the normalization layer for observations, or None."""
@@ -111,6 +101,17 @@ class SavedPolicy:
         return net if layer is None else _NormalizedModule(layer, net)
 
 
+def _check_network(policy: SavedPolicy) -> None:
+    """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
+    with torch.device("meta"):
+        expected_count = count_parameters(str_to_net(policy.network, **policy.constants))
+    if expected_count != len(policy.parameters):
+        raise ValueError(f"Expected {expected_count} parameters for its network, got {len(policy.parameters)}.")
+    if policy.norm is not None and policy.norm["mean"].shape != (policy.constants.get("obs_length"),):
+        actual, length = tuple(policy.norm["mean"].shape), policy.constants.get("obs_length")
+        raise ValueError(f"Expected norm of {length} observed numbers, got shape {actual}.")
+
+
 class _NormalizedModule(nn.Module):
     """Applies a normalization layer, then a network; like `nn.Sequential`, but it passes a hidden state too."""
 
@@ -122,15 +123,15 @@ class _NormalizedModule(nn.Module):
         return self.net(self.layer(x).float(), *h)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_vector(value: Any) -> bool:
+def _is_vector(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided and value.ndim == 1 and value.is_floating_point()
 
 
-def _is_norm(value: Any) -> bool:
+def _is_norm(value: object) -> bool:
     if not isinstance(value, dict) or set(value) != {"count", "mean", "m2"}:
         return False
     count, mean, m2 = value["count"], value["mean"], value["m2"]
@@ -138,7 +139,7 @@ def _is_norm(value: Any) -> bool:
     return counted and _is_vector(mean) and _is_vector(m2) and mean.shape == m2.shape
 
 
-_FIELD_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_FIELD_CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "env": ("text", lambda value: isinstance(value, str)),
     "network": ("text", lambda value: isinstance(value, str)),
     "constants": (
@@ -152,7 +153,7 @@ _FIELD_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _short_repr(value: Any) -> str:
+def _short_repr(value: object) -> str:
     return repr(value) if value is None or isinstance(value, int | float | str) else type(value).__name__
 
 
@@ -173,7 +174,7 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
             ) from error
 
 
-def save_atomically(state: Any, path: str | os.PathLike[str]) -> None:
+def save_atomically(state: object, path: str | os.PathLike[str]) -> None:
     """Writes `state` with `torch.save` to a temporary file and renames it to `path`, so that `path` is never
     incomplete."""
     file = io.BytesIO()

@@ -11,14 +11,16 @@ So step once before a measurement of time. JAX keeps compiled code between runs 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
 
-from ..engine.simulator import BatchStep
+from ..engine.simulator import Array, BatchStep, ResetOptions
+from ..engine.space_layout import Tree
 from ..errors import SpaceError
 
 FRAME = (240, 320)  # height and width of a rendered frame in pixels
@@ -30,7 +32,7 @@ INSTALL_HINTS = {
 }
 
 
-def brax_envs(old: bool = False) -> Any:
+def brax_envs(old: bool = False) -> ModuleType:
     """Imports the module `brax.envs`, or `brax.v1.envs` if `old`.
 
     Raises:
@@ -81,6 +83,8 @@ class BraxSimulator:
         SpaceError: observations are not one vector.
     """
 
+    checks_actions = True  # see `BatchSimulator`
+
     def __init__(
         self,
         name: str,
@@ -121,9 +125,7 @@ class BraxSimulator:
 
     # -- BatchSimulator ------------------------------------------------------------------------------
 
-    def reset(
-        self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> torch.Tensor:
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> torch.Tensor:
         """Starts an episode in every row and returns the observations `[n, size]`.
 
         Args:
@@ -131,7 +133,7 @@ class BraxSimulator:
             options: must be empty, since Brax has none.
         """
         if options:
-            raise ValueError(f"Expected no reset options for Brax, got {sorted(options)}.")
+            raise SpaceError(f"Expected no reset options for Brax, got {sorted(options)}.")
         if seeds is not None:
             self._reseed(seeds)
         return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
@@ -209,7 +211,7 @@ class BraxSimulator:
             keys[seeded_rows] = jax.vmap(jax.random.PRNGKey)(values)
         self._keys = jax.device_put(keys, self._jax_device)
 
-    def _to_jax(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
+    def _to_jax(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Array:
         """Copies `x` to JAX: JAX computes later and keeps the array in its state, and the caller may write to `x`."""
         import jax
 
@@ -251,7 +253,7 @@ class BraxSimulator:
         return image.render_array(self._system, body, width=FRAME[1], height=FRAME[0])
 
 
-def _compile(env: Any) -> tuple[Any, Any]:
+def _compile(env: Any) -> tuple[Callable[..., Tree], Callable[..., Tree]]:
     """Returns `reset_where(keys, state, mask)` and `step(state, actions)` over rows of `env`, compiled on first call.
 
     The dtypes of inputs and outputs are equal, so that neither function is compiled twice.
@@ -259,20 +261,20 @@ def _compile(env: Any) -> tuple[Any, Any]:
     import jax
     import jax.numpy as jnp
 
-    def select_rows(mask: Any, new: Any, current: Any) -> Any:
-        def select(a: Any, b: Any) -> Any:
+    def select_rows(mask: Array, new: Tree, current: Tree) -> Tree:
+        def select(a: Array, b: Array) -> Array:
             return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a.astype(b.dtype), b)
 
         return jax.tree_util.tree_map(select, new, current)
 
-    def reset_where(keys: Any, state: Any, mask: Any) -> Any:
-        def restart() -> Any:
+    def reset_where(keys: Array, state: Tree, mask: Array) -> Tree:
+        def restart() -> Tree:
             next_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
             return select_rows(mask, (next_keys, jax.vmap(env.reset)(keys)), (keys, state))
 
         return jax.lax.cond(mask.any(), restart, lambda: (keys, state))
 
-    def step(state: Any, actions: Any) -> Any:
+    def step(state: Tree, actions: Array) -> Tree:
         next_state = jax.vmap(env.step)(state, actions)
         truncated = next_state.info.get("truncation", jnp.zeros_like(next_state.done)) > 0.5
         terminated = (next_state.done > 0.5) & ~truncated
@@ -285,7 +287,7 @@ def _geometry_attribute(old: bool) -> str:
     return "config" if old else "mj_model"
 
 
-def _to_torch(x: Any) -> torch.Tensor:
+def _to_torch(x: Array) -> torch.Tensor:
     return torch.from_dlpack(x).clone()  # a copy, since the caller may write to it and arrays of JAX are immutable
 
 

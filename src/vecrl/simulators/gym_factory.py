@@ -6,17 +6,20 @@ Worker processes import this module, so it must not import torch or TensorDicts.
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from .legacy_gym import LegacyGymAdapter
+from .wrapper_bypass import Env, EnvReset, EnvStep
 
 
-def as_gymnasium(env: Any) -> Any:
+def as_gymnasium(env: object) -> Env:
     """Returns a gymnasium environment unchanged, and any other environment in a `LegacyGymAdapter`."""
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
 
@@ -27,8 +30,8 @@ def make(
     *,
     from_pixels: bool = False,
     disable_env_checker: bool | None = None,
-    **kwargs: Any,
-) -> Any:
+    **kwargs: object,
+) -> Env:
     """Constructs an environment with the `make` of a library and returns it behind gymnasium's interface.
 
     Args:
@@ -46,14 +49,14 @@ def make(
     return as_gymnasium(gym_module.make(env_name, **kwargs))
 
 
-def _is_recent(library: Any) -> bool:
+def _is_recent(library: ModuleType) -> bool:
     """Whether `make` takes `render_mode` and `disable_env_checker`, as it does since gym 0.25."""
     return tuple(int(part) for part in library.__version__.split(".")[:2]) >= (0, 25)
 
 
 def apply_pixel_wrappers(
-    env: Any, *, from_pixels: bool = False, pixels_only: bool = True, frame_skip: int | None = None
-) -> Any:
+    env: Env, *, from_pixels: bool = False, pixels_only: bool = True, frame_skip: int | None = None
+) -> Env:
     """Adds the wrappers that skip frames and observe pixels to `env`, if the arguments request them."""
     if frame_skip is not None and frame_skip < 1:
         raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
@@ -62,20 +65,20 @@ def apply_pixel_wrappers(
     return ObservePixels(env, pixels_only) if from_pixels else env
 
 
-def make_wrapped(env_name: str, arguments: dict[str, Any], pixel_options: dict[str, Any], objectives: bool) -> Any:
+def make_wrapped(env_name: str, arguments: dict[str, Any], pixel_options: dict[str, Any], objectives: bool) -> Env:
     """Constructs one environment of a vector, with wrappers; with `objectives`, rewards are vectors in the infos."""
     env = apply_pixel_wrappers(make(env_name, **arguments), **pixel_options)
     return RewardInInfo(env) if objectives else env
 
 
-class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
+class SkipFrames(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     """Repeats every action `frame_skip` times, or until the episode ends, and sums the rewards."""
 
-    def __init__(self, env: Any, frame_skip: int):
+    def __init__(self, env: Env, frame_skip: int):
         super().__init__(env)
         self.frame_skip = frame_skip
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> EnvStep:
         """Steps up to `frame_skip` times and returns the last results with the sum of the rewards."""
         obs, total, terminated, truncated, info = self.env.step(action)
         for _ in range(self.frame_skip - 1):
@@ -86,7 +89,7 @@ class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
-class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     """Adds the rendered frames to the observations, under the key "pixels": uint8 `[H, W, C]`.
 
     Args:
@@ -95,7 +98,7 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
             observation space is no Dict.
     """
 
-    def __init__(self, env: Any, pixels_only: bool = True):
+    def __init__(self, env: Env, pixels_only: bool = True):
         super().__init__(env)
         env.reset()
         pixel_space = spaces.Box(0, 255, self._frame().shape, np.uint8)
@@ -122,27 +125,27 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
             'with render_mode="rgb_array".'
         )
 
-    def _with_pixels(self, obs: Any) -> dict[str, Any]:
+    def _with_pixels(self, obs: Tree) -> dict[str, Tree]:
         other_entries = {} if self._pixels_only else obs if self._is_dict else {"observation": obs}
         return {**other_entries, "pixels": self._frame()}
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> EnvReset:
         """Resets the environment and adds the frame to the observation."""
         obs, info = self.env.reset(**kwargs)
         return self._with_pixels(obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> EnvStep:
         """Steps the environment and adds the frame to the observation."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._with_pixels(obs), reward, terminated, truncated, info
 
 
-class RewardInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RewardInInfo(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     """Moves a reward that is a vector into the info, since rewards of the engine are numbers."""
 
     KEY = "_objectives"
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> EnvStep:
         """Steps the environment and returns a reward of 0, with the vector in the info under `KEY`."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, 0.0, terminated, truncated, {**info, self.KEY: np.asarray(reward)}

@@ -6,26 +6,38 @@ and written as one block, and flags are written only if they are set. Knows no w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
 
-from ..engine.simulator import ObjectRows, RowBuffers, RowFailures, StepNotes
-from ..engine.space_layout import Layout, check_element
+from ..engine.simulator import ObjectRows, ResetOptions, RowBuffers, RowFailures, StepNotes
+from ..engine.space_layout import AnySpace, Layout, Tree, check_element
 from ..errors import SpaceError
 from ..snapshot.capture import capture
+from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
-from .wrapper_bypass import TimeLimitSync, WrapperBypass
+from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass
 
-EnvFn = Callable[[], gymnasium.Env[Any, Any]]
+EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
 
 
-class ResetKeywords(dict[str, Any]):
+class _SupportsReset(Protocol):
+    def reset(self) -> object: ...
+
+
+class _SupportsClose(Protocol):
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=_SupportsClose)
+
+
+class ResetKeywords(dict[str, object]):
     """Keyword arguments of the environments' `reset`, except the seed; passed in place of a reset's `options`."""
 
 
@@ -44,7 +56,7 @@ class GymnasiumSimulator:
     def __init__(
         self,
         env_fns: Sequence[EnvFn],
-        observation_space: gymnasium.Space[Any] | None = None,
+        observation_space: AnySpace | None = None,
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
@@ -82,7 +94,7 @@ class GymnasiumSimulator:
         self,
         rows: Sequence[int] | None,
         seeds: Sequence[int | None] | None,
-        options: Mapping[str, Any] | None,
+        options: ResetOptions | None,
         out: RowBuffers,
     ) -> StepNotes:
         """Resets environments and writes their observations into `out`, as `Simulator.reset`."""
@@ -103,19 +115,19 @@ class GymnasiumSimulator:
         self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
         return notes
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps environments and writes the results into `out`, as `Simulator.step`."""
         if self.num_envs == 1:
             return self._step_single(actions[0], out, reset_done)
         return self._step_rows(rows, actions, out, reset_done)
 
     def _step_rows(
-        self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool
+        self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool
     ) -> StepNotes:
         notes = StepNotes()
-        obs_list: list[Any] = []
-        rewards: list[Any] = []
-        final_obs_list: list[Any] = []
+        obs_list: list[Tree] = []
+        rewards: list[object] = []
+        final_obs_list: list[Tree] = []
         ok_rows: Sequence[int] = self._all_rows if rows is None else rows
         bypass = self._bypass
         steps = bypass.steps if rows is None else [bypass.steps[row] for row in rows]
@@ -150,7 +162,7 @@ class GymnasiumSimulator:
             self._write(notes.done_rows, final_obs_list, out.final_obs, notes.final_objects, notes)
         return notes
 
-    def _step_single(self, action: Any, out: RowBuffers, reset_done: bool) -> StepNotes:
+    def _step_single(self, action: Tree, out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps the only environment.
 
         With one environment per process, and more processes than cores, the time of a step depends on how much memory
@@ -159,7 +171,7 @@ class GymnasiumSimulator:
         notes = StepNotes()
         bypass = self._bypass
         limit_reached = bypass.before_step(None)
-        final = _NO_FINAL
+        final: Tree = _NO_FINAL
         try:
             obs, reward, terminated, truncated, info = bypass.steps[0](action)
             if limit_reached:
@@ -191,7 +203,7 @@ class GymnasiumSimulator:
             self._write_obs(final, out.final_obs, notes.final_objects, notes)
         return notes
 
-    def _write_obs(self, obs: Any, leaves: list[Any], objects: ObjectRows, notes: StepNotes) -> None:
+    def _write_obs(self, obs: Tree, leaves: list[Tree], objects: ObjectRows, notes: StepNotes) -> None:
         """Writes the observation of the only environment."""
         leaf = leaves[0] if self._layout.flat else None
         if leaf is not None and type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape[1:]:
@@ -200,7 +212,7 @@ class GymnasiumSimulator:
             self._write(self._all_rows, [obs], leaves, objects, notes)
 
     def _write(
-        self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: StepNotes
+        self, rows: Sequence[int], obs_list: list[Tree], leaves: list[Tree], objects: ObjectRows, notes: StepNotes
     ) -> None:
         """Writes observations into their rows; those that do not fit are added to the failures."""
         if not rows:
@@ -222,7 +234,7 @@ class GymnasiumSimulator:
                 except Exception as error:
                     notes.failures.append((row, error))
 
-    def _write_one(self, row: int, obs: Any, leaves: list[Any], objects: ObjectRows) -> None:
+    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows) -> None:
         values = self._layout.split(obs)
         for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
             check_element(value, leaf)
@@ -231,8 +243,8 @@ class GymnasiumSimulator:
             else:
                 leaves[index][row] = value
 
-    def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: RowBuffers, notes: StepNotes) -> None:
-        index: Any = slice(None) if len(rows) == self.num_envs else rows
+    def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
+        index: slice | Sequence[int] = slice(None) if len(rows) == self.num_envs else rows
         try:
             out.reward[index] = _as_numbers(rewards)
         except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
@@ -242,7 +254,7 @@ class GymnasiumSimulator:
                 except (TypeError, ValueError):
                     notes.failures.append((row, SpaceError(f"expected a number as the reward, got {reward!r}.")))
 
-    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+    def invoke(self, row: int, kind: str, name: str, value: object) -> object:
         """Calls `render`, or gets, sets or calls an attribute of an environment, as `Simulator.invoke`."""
         with self.synced_time_limit(row):
             return _invoke(self.envs[row], kind, name, value)
@@ -262,17 +274,17 @@ class GymnasiumSimulator:
                 raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")
         self.replace_env(row, env)
 
-    def replace_env(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
+    def replace_env(self, row: int, env: Env) -> None:
         """Replaces the environment of a row by `env`."""
         self.envs[row] = env
         self._bypass.replace_env(row, env)
 
-    def get_state(self, row: int) -> Any:
+    def get_state(self, row: int) -> State:
         """Returns the state of an environment as plain data, as `Simulator.get_state`."""
         with self.synced_time_limit(row):
             return capture(self.envs[row])
 
-    def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
+    def set_state(self, row: int, state: State, allow: Sequence[str]) -> None:
         """Restores a state, as `Simulator.set_state`.
 
         The environment is reset first if it contains no objects of a class that the state contains.
@@ -290,7 +302,7 @@ class GymnasiumSimulator:
                 raise RowFailures(failures)
 
 
-def restore_env(env: Any, set_state: Callable[[], Any]) -> None:
+def restore_env(env: _SupportsReset, set_state: Callable[[], object]) -> None:
     """Calls `set_state`; resets `env` and tries again if `env` contains no objects of a class in the state."""
     try:
         set_state()
@@ -299,14 +311,14 @@ def restore_env(env: Any, set_state: Callable[[], Any]) -> None:
         set_state()
 
 
-_NO_FINAL: Any = object()
+_NO_FINAL = object()
 
 
-def _copied(obs: Any) -> Any:
+def _copied(obs: Tree) -> Tree:
     return obs.copy() if type(obs) is np.ndarray else deepcopy(obs)
 
 
-def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:
+def _invoke(env: Env, kind: str, name: str, value: Any) -> object:
     if kind == "render":
         return env.render()
     if kind == "set":
@@ -319,8 +331,8 @@ def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> A
 
 
 def _drop_failed(
-    rows: Sequence[int], obs_list: list[Any], final_obs_list: list[Any], notes: StepNotes, out: RowBuffers
-) -> tuple[Sequence[int], list[Any], list[Any]]:
+    rows: Sequence[int], obs_list: list[Tree], final_obs_list: list[Tree], notes: StepNotes, out: RowBuffers
+) -> tuple[Sequence[int], list[Tree], list[Tree]]:
     """Removes the rows that raised from the results: they have no observations and no ended episodes."""
     failed_rows = {row for row, _ in notes.failures}
     final_obs_list = [obs for row, obs in zip(notes.done_rows, final_obs_list, strict=False) if row not in failed_rows]
@@ -331,12 +343,12 @@ def _drop_failed(
     return [row for row, _ in remaining], [obs for _, obs in remaining], final_obs_list
 
 
-def _check_env(env: Any) -> None:
+def _check_env(env: object) -> None:
     if not callable(getattr(env, "step", None)):
         raise TypeError(f"Expected a function that returns an environment, got {env!r:.80} from it.")
 
 
-def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) -> list[Any]:
+def make_all(makers: Sequence[Callable[[], E]], check: Callable[[E], None]) -> list[E]:
     """Calls all `makers` and returns the environments.
 
     Args:
@@ -346,7 +358,7 @@ def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) 
     Raises:
         RowFailures: some failed; with the row and the exception of each. The others are closed.
     """
-    envs: list[Any] = []
+    envs: list[E] = []
     failures: list[tuple[int, BaseException]] = []
     for row, make in enumerate(makers):
         try:
@@ -361,7 +373,7 @@ def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) 
     return envs
 
 
-def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
+def close_all(envs: Sequence[_SupportsClose]) -> list[tuple[int, BaseException]]:
     """Closes all environments and returns the row and the exception of each that raised."""
     failures: list[tuple[int, BaseException]] = []
     for row, env in enumerate(envs):
@@ -372,7 +384,7 @@ def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
     return failures
 
 
-def _as_numbers(values: Any) -> np.ndarray:
+def _as_numbers(values: object) -> np.ndarray:
     """Converts to an array of real numbers. NumPy alone would convert None to NaN, and text such as "1" to a number."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
@@ -380,7 +392,7 @@ def _as_numbers(values: Any) -> np.ndarray:
     return array
 
 
-def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None:
+def _scatter(values: list[Tree], target: np.ndarray, rows: Sequence[int]) -> None:
     """Writes elements into some rows of `target`."""
     shape, dtype = target.shape[1:], target.dtype
     for row, value in zip(rows, values, strict=True):
@@ -391,7 +403,7 @@ def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None
         target[row] = value
 
 
-def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
+def _stack(values: list[Tree], target: np.ndarray) -> np.ndarray:
     """Writes k elements into `target` `[k, *shape]`, in one concatenation unless elements are scalars."""
     if target.ndim == 1:
         np.copyto(target, values, casting="same_kind")
@@ -404,7 +416,7 @@ def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
     return target
 
 
-def env_fn(name: str, **kwargs: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+def env_fn(name: str, **kwargs: Any) -> Callable[[], Env]:
     """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
 
     Raises:

@@ -6,32 +6,37 @@ else as pickled objects. Worker processes import this module, so it must not imp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ..engine.simulator import ObjectRows, RowBuffers
-from ..engine.space_layout import Layout
+from ..engine.simulator import ObjectRows, ResetOptions, RowBuffers, StepNotes
+from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
 from .gymnasium import GymnasiumSimulator
 from .legacy_gym import LegacyGymAdapter, as_gymnasium_space
+from .wrapper_bypass import EnvReset
 
 REWARD = "_reward"
 """The key of an info that contains a reward of several numbers, since rewards of the engine are numbers."""
-_FALLBACK_ATTRIBUTES: Mapping[str, Any] = {"metadata": {}, "spec": None, "reward_range": (-float("inf"), float("inf"))}
+_FALLBACK_ATTRIBUTES: Mapping[str, object] = {
+    "metadata": {},
+    "spec": None,
+    "reward_range": (-float("inf"), float("inf")),
+}
 """Values of attributes that an environment does not have; gymnasium removed `reward_range` in 1.0."""
 
 
-class AnySpace(gymnasium.Space[Any]):
+class AnySpace(gymnasium.Space[Tree]):
     """The space of all objects: its elements are transferred as pickled objects, not in arrays.
 
     >>> AnySpace() == AnySpace(), "text" in AnySpace()
     (True, True)
     """
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, x: object) -> bool:
         """Returns True."""
         return True
 
@@ -65,7 +70,7 @@ class DuckTypedEnv(LegacyGymAdapter):
         self.spec = getattr(env, "spec", None)
         self._has_seed_method = callable(getattr(env, "seed", None))
 
-    def reset(self, *, seed: int | None = None, options: Any = None, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None, **keywords: object) -> EnvReset:
         """Resets the environment; passes only those arguments on that are given."""
         if options is not None:
             keywords["options"] = options
@@ -96,7 +101,7 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         RowFailures: environments could not be constructed; with the row and the exception of each.
     """
 
-    def __init__(self, env_fns: Sequence[Any], trust_spaces: bool = True):
+    def __init__(self, env_fns: Sequence[Callable[[], object]], trust_spaces: bool = True):
         self._trust = trust_spaces
         super().__init__([_DuckTypedFactory(make) for make in env_fns])
 
@@ -107,18 +112,18 @@ class HeterogeneousSimulator(GymnasiumSimulator):
             self.observation_space = common_space([env.observation_space for env in self.envs])
             self.action_space = common_space([env.action_space for env in self.envs], nested=False)
 
-    def set_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def set_spaces(self, observation_space: gymnasium.Space[Tree], action_space: gymnasium.Space[Tree]) -> None:
         """Sets the common spaces of all workers of a pool, as `Simulator.set_spaces`."""
         self.observation_space, self.action_space = observation_space, action_space
         self._layout = Layout(observation_space)
 
-    def _write_one(self, row: int, obs: Any, leaves: list[Any], objects: ObjectRows) -> None:
+    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows) -> None:
         try:
             super()._write_one(row, obs, leaves, objects)
         except SpaceError as error:
             raise SpaceError(f"{error} Or ignore the declared spaces with trust_spaces=False.") from None
 
-    def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: RowBuffers, notes: Any) -> None:
+    def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
         """Writes rewards. Rewards of several numbers (of objectives or agents) are added to the infos."""
         vector_rewards = {
             row: np.array(reward)
@@ -134,7 +139,7 @@ class HeterogeneousSimulator(GymnasiumSimulator):
             rewards = [0.0 if row in vector_rewards else reward for row, reward in zip(rows, rewards, strict=True)]
         super()._write_rewards(rows, rewards, out, notes)
 
-    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> object:
         """Gets, sets or calls an attribute of an environment, as `Simulator.invoke`.
 
         "set" sets it on the innermost environment. "get" searches all wrappers. A call of "seed" returns the list of
@@ -161,7 +166,7 @@ class HeterogeneousSimulator(GymnasiumSimulator):
 class _DuckTypedFactory:
     """Constructs an environment, in a `DuckTypedEnv` if it is not of gymnasium."""
 
-    def __init__(self, make: Any):
+    def __init__(self, make: Callable[[], object]):
         self.make = make
 
     def __call__(self) -> Any:
@@ -171,7 +176,7 @@ class _DuckTypedFactory:
         return DuckTypedEnv(env)
 
 
-def common_space(spaces: Sequence[gymnasium.Space[Any]], nested: bool = True) -> gymnasium.Space[Any]:
+def common_space(spaces: Sequence[gymnasium.Space[Tree]], nested: bool = True) -> gymnasium.Space[Tree]:
     """Returns the first of `spaces` if all have the same layout, else an `AnySpace`.
 
     Args:
@@ -188,10 +193,10 @@ def common_space(spaces: Sequence[gymnasium.Space[Any]], nested: bool = True) ->
     return first_space if same_layout and (nested or layout.flat) else AnySpace()
 
 
-_MISSING: Any = object()
+_MISSING = object()
 
 
-def _get(env: Any, name: str) -> Any:
+def _get(env: object, name: str) -> Any:
     """Returns an attribute of the outermost wrapper, or inner environment, that has it; a fallback if none has it."""
     try:
         return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
@@ -199,11 +204,11 @@ def _get(env: Any, name: str) -> Any:
         return _FALLBACK_ATTRIBUTES.get(name, _MISSING)
 
 
-def _as_list(result: Any, args: Sequence[Any]) -> list[Any]:
+def _as_list(result: object, args: Sequence[object]) -> list[object]:
     return list(result) if isinstance(result, list | tuple) else list(args)
 
 
-def _declared_space(env: Any, name: str) -> gymnasium.Space[Any]:
+def _declared_space(env: object, name: str) -> gymnasium.Space[Tree]:
     """Returns the declared space as a gymnasium space; an `AnySpace` if there is none, or if it is of another kind."""
     try:
         return as_gymnasium_space(getattr(env, name))

@@ -7,16 +7,21 @@ are recognized by their names: gym itself is not imported.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.core import RenderFrame
 
+from ..engine.simulator import ResetOptions
+from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
+from .wrapper_bypass import EnvReset, EnvStep
 
 
-class LegacyGymAdapter(gymnasium.Env[Any, Any]):
+class LegacyGymAdapter(gymnasium.Env[Tree, Tree]):
     """An environment of the old gym behind gymnasium's interface. Other attributes are those of the environment.
 
     Args:
@@ -38,7 +43,7 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         # true before gym 0.26, where `reset` returns no info
         self._has_seed_method = callable(getattr(env, "seed", None))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
         """Resets the environment, which is seeded by its `seed` method if it has one."""
         if self._has_seed_method:
             if seed is not None:
@@ -49,7 +54,7 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         )
         return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> EnvStep:
         """Steps the environment; a single "done" is a truncation if the info has "TimeLimit.truncated"."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
@@ -58,7 +63,7 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
         return obs, reward, bool(done) and not truncated, truncated, info
 
-    def render(self) -> Any:
+    def render(self) -> RenderFrame | list[RenderFrame] | None:
         """Renders a frame; without a render mode, environments before gym 0.26 render an RGB array."""
         if self.render_mode is None and self._has_seed_method:
             return self.legacy_env.render(mode="rgb_array")
@@ -82,7 +87,7 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         return str(self.legacy_env)
 
 
-def as_gymnasium_space(space: Any) -> spaces.Space[Any]:
+def as_gymnasium_space(space: object) -> AnySpace:
     """Converts a space to the gymnasium space with the same elements; gymnasium spaces are returned unchanged.
 
     Raises:
@@ -91,7 +96,7 @@ def as_gymnasium_space(space: Any) -> spaces.Space[Any]:
     return space if isinstance(space, spaces.Space) else convert_space(spaces, space)
 
 
-def convert_space(library: Any, space: Any) -> Any:
+def convert_space(library: ModuleType, space: object) -> Any:
     """Converts a space to the space with the same elements in another library's module of spaces."""
     converter = _CONVERTERS.get(type(space).__name__)
     if converter is None:
@@ -99,20 +104,20 @@ def convert_space(library: Any, space: Any) -> Any:
     return converter(library, space)
 
 
-def _discrete(library: Any, old: Any) -> Any:
+def _discrete(library: ModuleType, old: Any) -> Any:
     start = int(getattr(old, "start", 0))
     return library.Discrete(int(old.n), **({"start": start} if start else {}))
 
 
-def _box(library: Any, old: Any) -> Any:
+def _box(library: ModuleType, old: Any) -> Any:
     return library.Box(old.low, old.high, old.shape, np.dtype(old.dtype).type)
 
 
-def _multi_discrete(library: Any, old: Any) -> Any:
+def _multi_discrete(library: ModuleType, old: Any) -> Any:
     return library.MultiDiscrete(np.asarray(old.nvec), dtype=np.dtype(old.dtype).type)
 
 
-_CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[ModuleType, Any], Any]] = {
     "Box": _box,
     "Discrete": _discrete,
     "MultiDiscrete": _multi_discrete,

@@ -1,19 +1,23 @@
 """The registry of simulators: by which prefix, how, and from which package each is made.
 
-A simulator is one file in this folder and one entry here, or one call of `register` by its user. Every dialect and the
-command line make environments by their entries. This module imports a simulator when it is used, and must not know any
-dialect.
+A simulator is one file in this folder and one entry here, one call of `register` by its user, or an entry point of an
+installed distribution in the group "vecrl.simulators". Every dialect and the command line make environments by their
+entries. This module imports a simulator when it is used, and must not know any dialect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
-from typing import Any
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Any
 
 from ..engine.simulator import BatchSimulator
+from ..registries import Registry
+
+if TYPE_CHECKING:
+    from .wrapper_bypass import Env
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none
@@ -42,7 +46,7 @@ class Entry:
     summary: str
     extra: str | None = None
     names: Callable[[], Iterable[str]] = tuple
-    env_fn: Callable[..., Callable[[], Any]] | None = None
+    env_fn: Callable[..., Callable[[], Env]] | None = None
     make_batch: Callable[..., BatchSimulator] | None = None
 
     @property
@@ -69,7 +73,7 @@ class Availability:
     install: str | None = None
 
 
-_entries: dict[str, Entry] = {}
+_entries: Registry[Entry] = Registry("prefix", "vecrl.simulators")
 
 
 def register(
@@ -79,18 +83,22 @@ def register(
     extra: str | None = None,
     *,
     names: Callable[[], Iterable[str]] = tuple,
-    env_fn: Callable[..., Callable[[], Any]] | None = None,
+    env_fn: Callable[..., Callable[[], Env]] | None = None,
     make_batch: Callable[..., BatchSimulator] | None = None,
+    replace: bool = False,
 ) -> None:
-    """Adds a prefix to the registry, or replaces its entry.
+    """Adds a prefix to the registry.
 
     Args:
         prefix, maker, summary, extra, names, env_fn, make_batch: see `Entry`. With `env_fn` or `make_batch`, all
             dialects, `PopulationEvaluator` and the command line can use the names.
+        replace: whether to replace the entry of a prefix that is registered, which may be one of vecrl's own.
+            `make_gym_env`, `make_brax_env` and `make_native_env` use vecrl's own entries even then.
 
     Raises:
-        ValueError: the prefix is empty or contains a separator at an end, or there is not exactly one of `maker`,
-            `env_fn` and `make_batch`.
+        ValueError: the prefix is empty, contains a separator at an end, or is registered; or there is not exactly one
+            of `maker`, `env_fn` and `make_batch`.
+        TypeError: one of the functions cannot be called.
 
     >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "my environments")
     >>> entry, name = find_entry("mine::first")
@@ -98,11 +106,15 @@ def register(
     'an environment called first'
     >>> unregister("mine")
     """
-    if not prefix or prefix.startswith(":") or prefix.endswith(":"):
+    if not isinstance(prefix, str) or not prefix.strip(":") or prefix != prefix.strip(":"):
         raise ValueError(f"Expected a prefix without the `::` after it, such as 'mine', got {prefix!r}.")
     if (given := 3 - [maker, env_fn, make_batch].count(None)) != 1:
         raise ValueError(f"Expected one of maker, env_fn and make_batch, got {given} of them.")
-    _entries[prefix] = Entry(prefix, maker, summary, extra, names, env_fn, make_batch)
+    functions = {"maker": maker, "names": names, "env_fn": env_fn, "make_batch": make_batch}
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"Expected {name} of the prefix {prefix!r} to be a function, got {function!r:.80}.")
+    _entries.add(prefix, Entry(prefix, maker, summary, extra, names, env_fn, make_batch), replace)
 
 
 def register_entry(entry: Entry) -> None:
@@ -116,8 +128,8 @@ def unregister(prefix: str) -> None:
 
 
 def known_prefixes() -> tuple[str, ...]:
-    """Returns all prefixes, in the order of their registration."""
-    return tuple(_entries)
+    """Returns all prefixes: in the order of their registration, then those of installed distributions."""
+    return _entries.names()
 
 
 def find_entry(env_name: str) -> tuple[Entry, str]:
@@ -128,18 +140,33 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
     Raises:
         TypeError: `env_name` is not a string.
         ValueError: the prefix is unknown; the message lists the known ones.
+        ImportError: the prefix is that of an installed distribution, which cannot be imported.
     """
     if not isinstance(env_name, str):
         raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.")
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
-    matches = [prefix for prefix in _entries if env_name.startswith(prefix + SEPARATOR)]
-    if not matches:
+    longest = _longest_prefix(env_name, _entries) or _longest_prefix(env_name, _entries.installed())
+    entry = _entries.find(longest)
+    if entry is None:
         prefix = env_name.partition(SEPARATOR)[0]
-        known = ", ".join(known + SEPARATOR for known in _entries)
-        raise ValueError(f"Expected one of the prefixes {known}, got {prefix + SEPARATOR!r} in {env_name!r}.")
-    longest = max(matches, key=len)
-    return _entries[longest], env_name[len(longest + SEPARATOR) :]
+        known = ", ".join(known + SEPARATOR for known in known_prefixes())
+        raise ValueError(
+            f"Expected one of the prefixes {known}, got {prefix + SEPARATOR!r} in {env_name!r}. Others must be "
+            'registered by vecrl.vector.register, or by the entry point of an installed package ("vecrl.simulators").'
+        )
+    return entry, env_name[len(longest + SEPARATOR) :]
+
+
+def _longest_prefix(env_name: str, prefixes: Iterable[str]) -> str:
+    """Returns the longest of these prefixes that the name has, or ""."""
+    return max((prefix for prefix in prefixes if env_name.startswith(prefix + SEPARATOR)), key=len, default="")
+
+
+def find_own_entry(env_name: str) -> tuple[Entry, str]:
+    """Returns vecrl's own entry of a name with one of its prefixes, also if it was replaced; and the rest of it."""
+    longest = _longest_prefix(env_name, _own_entries)
+    return _own_entries[longest], env_name[len(longest + SEPARATOR) :]
 
 
 def available(prefix: str) -> Availability:
@@ -148,7 +175,10 @@ def available(prefix: str) -> Availability:
     Raises:
         ValueError: the prefix is unknown; the message lists the known ones.
     """
-    entry, _ = find_entry(prefix + SEPARATOR)
+    try:
+        entry, _ = find_entry(prefix + SEPARATOR)
+    except ImportError as error:  # of a distribution that has an entry point
+        return Availability(prefix, "", (), str(error))
     try:
         return Availability(prefix, entry.summary, tuple(sorted(entry.names())))
     except ImportError as error:
@@ -156,13 +186,25 @@ def available(prefix: str) -> Availability:
         return Availability(prefix, entry.summary, (), str(error), install)
 
 
-def _lazy(module: str, *functions: str, **options: Any) -> dict[str, Any]:
-    """Returns arguments of an entry: functions of a module of this package, which is imported when one is called."""
+@dataclass(frozen=True)
+class _LazyFunction:
+    """A function of a module of this package, which is imported when the function is called."""
 
-    def call(function: str, *args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(module, __package__), function)(*args, **options, **kwargs)
+    module: str
+    name: str
+    options: Mapping[str, bool]
 
-    return {function: partial(call, function) for function in functions}
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return getattr(import_module(self.module, __package__), self.name)(*args, **self.options, **kwargs)
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(getattr(import_module(self.module, __package__), self.name))
+
+
+def _lazy(module: str, *functions: str, **options: bool) -> dict[str, Any]:
+    """Returns arguments of an entry: functions of a module, called with `options` too."""
+    return {function: _LazyFunction(module, function, options) for function in functions}
 
 
 _BATCHED = "make_batch", "names"
@@ -170,3 +212,4 @@ register("gym", None, "gymnasium's environments, stepped one after another", **_
 register("brax", None, "Brax's environments, in one compiled call", "brax", **_lazy(".brax", *_BATCHED, old=False))
 register("brax::old", None, "those of brax.v1", "brax-v1", **_lazy(".brax", *_BATCHED, old=True))
 register("native", None, "vecrl's own tasks, as tensors on any device", **_lazy(".native", *_BATCHED))
+_own_entries = dict(_entries)

@@ -9,15 +9,20 @@ counts to the wrappers before other code can read them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from ..engine.space_layout import Tree
+
 _NO_LIMIT = 1 << 62
 _NO_ROWS: frozenset[int] = frozenset()
-Env = gymnasium.Env[Any, Any]
+Env = gymnasium.Env[Tree, Tree]
+InfoDict = dict[str, Any]
+EnvReset = tuple[Tree, InfoDict]
+EnvStep = tuple[Tree, SupportsFloat, bool, bool, InfoDict]
 
 
 class WrapperBypass:
@@ -29,11 +34,11 @@ class WrapperBypass:
     """
 
     def __init__(self, envs: Sequence[Env]):
-        self.steps: list[Callable[[Any], Any]] = [env.step for env in envs]
-        self.resets: list[Callable[[], Any]] = [env.reset for env in envs]
+        self.steps: list[Callable[[Tree], EnvStep]] = [env.step for env in envs]
+        self.resets: list[Callable[[], EnvReset]] = [env.reset for env in envs]
         self._envs = envs
         self._unchecked = set(range(len(envs)))
-        self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)
+        self._limits: list[TimeLimit[Tree, Tree] | None] = [None] * len(envs)
         self._elapsed = np.zeros(len(envs), np.int64)
         self._unflushed_steps = 0  # steps of all environments that are not yet added to `_elapsed`
         self._max_steps = np.full(len(envs), _NO_LIMIT)
@@ -115,7 +120,7 @@ class TimeLimitSync:
         self._bypass.read_elapsed(self._row)
 
 
-def find_stepping_env(env: Env) -> tuple[Env, TimeLimit[Any, Any] | None]:
+def find_stepping_env(env: Env) -> tuple[Env, TimeLimit[Tree, Tree] | None]:
     """Returns the inner environment to step instead of `env`, and the skipped time limit, which the caller counts."""
     limit = None
     while not {"step", "reset"} & vars(env).keys():

@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 
-def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
+def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
     """Writes `pieces` of bytes to a temporary file beside `path`, which is renamed once its contents are on the disk.
 
     The temporary file is locked while it is written. Temporary files without a lock, which killed writers left behind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -18,6 +18,9 @@ from ..errors import StateError, WorkerError
 from .handlers.base import (
     IMMEDIATE,
     Node,
+    Ref,
+    Reference,
+    State,
     StateHandler,
     cached_by_class,
     class_name,
@@ -32,19 +35,19 @@ from .handlers.base import (
     slots_of,
     space_descriptions,
 )
-from .handlers.mujoco_ale import HANDLERS as SIMULATORS
-from .handlers.numpy import HANDLERS as ARRAYS
+from .handlers.mujoco_ale import HANDLERS as MUJOCO_ALE
+from .handlers.numpy import HANDLERS as NUMPY
 from .handlers.spaces import HANDLERS as SPACES
-from .handlers.stdlib import HANDLERS as LITERALS
-from .handlers.torch import HANDLERS as LIBRARIES
+from .handlers.stdlib import HANDLERS as STDLIB
+from .handlers.torch import HANDLERS as TORCH
 
 FORMAT = 3
-HANDLERS: list[StateHandler] = [*ARRAYS, *SPACES, *LITERALS, *LIBRARIES, *SIMULATORS]
+HANDLERS: list[StateHandler[Any]] = [*NUMPY, *SPACES, *STDLIB, *TORCH, *MUJOCO_ALE]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """Attributes that the `get_state` of an environment usually omits."""
 
 
-def capture(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def capture(value: object, about: Mapping[str, object] | None = None) -> State:
     """Returns the state of `value` and all objects reachable from it, as plain data that shares no memory with them.
 
     Args:
@@ -63,15 +66,15 @@ def capture(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any
     >>> restore(dice, state).random()
     0.13436424411240122
     """
-    walk = Capturer(describe_object(value))
+    capturer = Capturer(describe_object(value))
     with as_state_errors():
-        root = walk.walk(value)
+        root = capturer.walk(value)
     return {
         "vecrl": "state",
         "format": FORMAT,
-        "about": space_descriptions(value) | dict(about or {}),
+        "about": {**space_descriptions(value), **(about or {})},
         "root": root,
-        "nodes": walk.nodes,
+        "nodes": capturer.nodes,
     }
 
 
@@ -99,17 +102,17 @@ class Capturer:
     """
 
     def __init__(self, name: str, lenient: bool = False):
-        self.nodes: list[Any] = []
+        self.nodes: list[Node] = []
         self.classes: dict[str, type] = {}
         self._name, self._lenient = name, lenient
         self._index_by_id: dict[int, int] = {}
-        self._objects: list[Any] = []  # references, so that the ids are not used again
+        self._objects: list[object] = []  # references, so that the ids are not used again
         self._parents: list[tuple[int, str]] = []
-        self._methods: list[tuple[Node, Any]] = []
+        self._methods: list[tuple[Node, types.MethodType | types.BuiltinMethodType]] = []
         self._current = -1
         self._in_place_ids: set[int] = set()  # buffers of modules, which are written into and never replaced
 
-    def walk(self, value: Any) -> Any:
+    def walk(self, value: object) -> Reference:
         """Captures all objects reachable from `value` and returns the reference to it."""
         root = self.ref(value, "")
         index = 0
@@ -123,27 +126,27 @@ class Capturer:
                 node.update({"is": "method", "of": [owner], "name": method.__name__})
         return root
 
-    def ref(self, value: Any, label: str) -> Any:
+    def ref(self, value: Any, label: str) -> Reference:
         """Returns the reference to an object that the current object reaches by `label`; immediate values as such."""
         if type(value) in IMMEDIATE:
             return value
         index = self._index_by_id.get(id(value))
         if index is None:
             index = self._index_by_id[id(value)] = len(self.nodes)
-            self.nodes.append(None)
+            self.nodes.append({})
             self._objects.append(value)
             self._parents.append((self._current, label))
         return [index]
 
     def _node(self, value: Any) -> Node:
         cls = type(value)
-        plain = _PLAIN.get(cls)
-        if plain is not None:
-            return plain(value, self.ref)
-        kind = kind_of(cls)
-        if kind is not None:
-            stays = {"stays": True} if id(value) in self._in_place_ids else {}
-            return {"is": kind.tag, **kind.capture(value, self.ref), **stays}
+        capture_builtin = _BUILTINS.get(cls)
+        if capture_builtin is not None:
+            return capture_builtin(value, self.ref)
+        handler = handler_of(cls)
+        if handler is not None:
+            in_place = {"in_place": True} if id(value) in self._in_place_ids else {}
+            return {"is": handler.tag, **handler.capture(value, self.ref), **in_place}
         if isinstance(value, Enum):
             self.classes[class_name(cls)] = cls
             return {"is": "enum", "of": class_name(cls), "name": value.name, "value": self.ref(value.value, ".value")}
@@ -154,12 +157,12 @@ class Capturer:
             return {"is": "tuple", "of": class_name(cls), "items": _items(value, self.ref)}
         if has_own_state(cls):
             return self._own_state_node(value)
-        if is_external(value) or not is_python(cls):
+        if is_external(cls) or not is_python(cls):
             return self._refuse(value)
         return self._object_node(value)
 
-    def _stateless_node(self, value: Any) -> Node:
-        node: Node = {"is": "left"}
+    def _stateless_node(self, value: object) -> Node:
+        node: Node = {"is": "not_stored"}
         if isinstance(value, type):
             self.classes[class_name(value)] = value
         elif isinstance(value, types.MethodType | types.BuiltinMethodType) and value.__self__ is not None:
@@ -184,7 +187,7 @@ class Capturer:
         attrs = {name: found for name, found in getattr(value, "__dict__", {}).items() if name not in excluded}
         self._in_place_ids |= set(map(id, getattr(value, "__dict__", {}).get("_buffers", {}).values()))
         node: Node = {"is": "object", "of": class_name(cls), "attrs": self._refs(attrs)}
-        if is_environment(value):  # its spaces may be attributes of the class; they have random number generators
+        if is_environment(cls):  # its spaces may be attributes of the class; they have random number generators
             spaces = {name: getattr(cls, name, None) for name in ("action_space", "observation_space")}
             shared = {name: space for name, space in spaces.items() if name not in attrs and hasattr(space, "sample")}
             node |= {"shared": self._refs(shared)} if shared else {}
@@ -202,12 +205,12 @@ class Capturer:
             node["items"] = _pairs(value, self.ref) if pairs else _items(base.__iter__(value), self.ref)
         return node
 
-    def _refs(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _refs(self, values: Mapping[str, object]) -> dict[str, Reference]:
         return {name: self.ref(value, f".{name}") for name, value in values.items()}
 
-    def _refuse(self, value: Any) -> Node:
+    def _refuse(self, value: object) -> Node:
         if self._lenient:
-            return {"is": "left"}
+            return {"is": "not_stored"}
         path, index = "", self._current
         while index > 0:
             index, label = self._parents[index]
@@ -222,9 +225,9 @@ class Capturer:
 
 
 @cached_by_class
-def kind_of(cls: type) -> StateHandler | None:
+def handler_of(cls: type) -> StateHandler[Any] | None:
     """Returns the handler for instances of a class, or None."""
-    return next((kind for kind in HANDLERS if kind.matches(cls)), None)
+    return next((handler for handler in HANDLERS if handler.matches(cls)), None)
 
 
 @cached_by_class
@@ -236,16 +239,16 @@ def has_own_state(cls: type) -> bool:
     )
 
 
-def _items(values: Any, ref: Callable[[Any, str], Any]) -> list[Any]:
+def _items(values: Iterable[object], ref: Ref) -> list[Reference]:
     return [ref(value, f"[{place}]") for place, value in enumerate(values)]
 
 
-def _pairs(values: Any, ref: Callable[[Any, str], Any]) -> list[Any]:
+def _pairs(values: dict[Any, Any], ref: Ref) -> list[list[Reference]]:
     items = mapping_base(values).items(values)
     return [[ref(key, f"[key {key!r:.40}]"), ref(value, f"[{key!r:.40}]")] for key, value in items]
 
 
-_PLAIN: dict[type, Callable[[Any, Any], Node]] = {
+_BUILTINS: dict[type, Callable[[Any, Ref], Node]] = {
     dict: lambda value, ref: {"is": "dict", "items": _pairs(value, ref)},
     OrderedDict: lambda value, ref: {"is": "ordered", "items": _pairs(value, ref)},
     defaultdict: lambda value, ref: {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from .capture import capture
+from .handlers.base import State
 from .restore import Allowed, restore
 
 
@@ -17,7 +17,7 @@ class Stateful:
     and `state_classes`, classes of objects that a state may contain.
     """
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> State:
         """Returns the full state as plain data that shares no memory with this object.
 
         Raises:
@@ -29,7 +29,7 @@ class Stateful:
     # Marks this implementation: `capture` walks over such objects and does not call their `get_state`.
     get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess]
 
-    def set_state(self, state: Mapping[str, Any], *, allow: Allowed = ()) -> None:
+    def set_state(self, state: Mapping[str, object], *, allow: Allowed = ()) -> None:
         """Restores a state that `get_state` returned, of this object or of one that was constructed in the same way.
 
         Args:
@@ -42,6 +42,6 @@ class Stateful:
         """
         restore(self, state, allow=allow, about=self._state_facts())
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> dict[str, object]:
         """Returns facts that must be equal when the state is restored, as plain data by name."""
         return {}

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, Flag
-from itertools import chain
-from typing import Any
+from itertools import chain, zip_longest
+from types import MemberDescriptorType
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from ..errors import StateError, VecrlError
 from .capture import FORMAT, HANDLERS, Capturer, as_state_errors
 from .handlers.base import (
     IMMEDIATE,
     MISSING,
+    LibraryObject,
     Node,
+    Reference,
+    State,
     class_name,
     container_base,
     declared_names,
@@ -32,7 +36,8 @@ from .handlers.base import (
     space_descriptions,
 )
 
-Allowed = Iterable[type | str]
+Allowed: TypeAlias = Iterable[type | str]
+"""Classes, or their full names."""
 
 
 class UnknownClassError(StateError):
@@ -40,7 +45,7 @@ class UnknownClassError(StateError):
 
 
 def restore(
-    value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Mapping[str, Any] | None = None
+    value: object, state: Mapping[str, object], *, allow: Allowed = (), about: Mapping[str, object] | None = None
 ) -> Any:
     """Restores `value` to a state that `capture` returned.
 
@@ -57,8 +62,14 @@ def restore(
         StateError: this is not a state, or one of an object that was constructed in another way. Nothing was changed,
             unless a worker or a library refused its part.
     """
-    check_state(state)
-    for name, expected in (space_descriptions(value) | dict(about or {})).items():
+    if not _is_state(state):
+        raise StateError(f"Expected a result of get_state(), got a {type(state).__name__}.")
+    if state.get("format") != FORMAT:
+        raise StateError(
+            f"Expected a state in format {FORMAT}, got one in format {state.get('format')!r}. Read it with the "
+            "version of vecrl that wrote it."
+        )
+    for name, expected in {**space_descriptions(value), **(about or {})}.items():
         actual = state["about"].get(name)
         if actual != expected:
             description = describe_object(value)
@@ -76,19 +87,9 @@ def restore(
         ) from error
 
 
-def check_state(state: Any) -> None:
-    """Checks the type and format of a state.
-
-    Raises:
-        StateError: this is not a state, or one in another format.
-    """
-    if not isinstance(state, Mapping) or state.get("vecrl") != "state" or not isinstance(state.get("nodes"), list):
-        raise StateError(f"Expected a result of get_state(), got a {type(state).__name__}.")
-    if state.get("format") != FORMAT:
-        raise StateError(
-            f"Expected a state in format {FORMAT}, got one in format {state.get('format')!r}. Read it with the "
-            "version of vecrl that wrote it."
-        )
+def _is_state(state: object) -> TypeGuard[State]:
+    """Whether an object has the form of a state. Its nodes may still be wrong."""
+    return isinstance(state, Mapping) and state.get("vecrl") == "state" and isinstance(state.get("nodes"), list)
 
 
 class Restorer:
@@ -100,20 +101,20 @@ class Restorer:
         allow: classes of objects that may be created, as for `restore`.
     """
 
-    def __init__(self, value: Any, nodes: list[Any], allow: Allowed):
+    def __init__(self, value: object, nodes: list[Node], allow: Allowed):
         self._value, self._nodes = value, nodes
         self._allow = {cls if isinstance(cls, str) else class_name(cls): cls for cls in allow}
-        self._restored: dict[int, Any] = {}
+        self._restored: dict[int, object] = {}
         self._claimed: set[int] = set()  # ids of existing objects that are in use for a node
-        self._kept_alive: list[Any] = []
-        self._fill_tasks: deque[Callable[[], None]] = deque()
-        self._assignments: list[Callable[[], None]] = []
-        self._hashed_assignments: list[Callable[[], None]] = []  # after all others, since hashes may depend on them
-        self._worker_assignments: list[Callable[[], None]] = []  # before all others, since workers may refuse
-        self._own_state_calls: list[Callable[[], None]] = []  # last, since they receive restored objects
+        self._kept_alive: list[object] = []
+        self._fill_tasks: deque[_Task] = deque()
+        self._assignments: list[_Task] = []
+        self._hashed_assignments: list[_Task] = []  # after all others, since hashes may depend on them
+        self._worker_assignments: list[_Task] = []  # before all others, since workers may refuse
+        self._own_state_calls: list[_Task] = []  # last, since they receive restored objects
         self._classes: dict[str, type] | None = None
 
-    def restore(self, root: Any) -> Any:
+    def restore(self, root: Reference) -> Any:
         """Carries out all changes and returns the object for `root`."""
         result = self.get(root, self._value)
         while self._fill_tasks:
@@ -133,8 +134,8 @@ class Restorer:
             return self._restored[index]
         node = self._nodes[index]
         tag = node["is"]
-        if tag in ("left", "method"):  # not stored: each place that refers to the node keeps its own object
-            return old if tag == "left" else self._method(node, old)
+        if tag in ("not_stored", "method"):  # not stored: each place that refers to the node keeps its own object
+            return old if tag == "not_stored" else self._method(node, old)
         if id(old) in self._claimed:
             old = MISSING
         if tag in _HANDLERS:
@@ -142,7 +143,7 @@ class Restorer:
             if assign is not None:
                 self._assignments.append(assign)
         else:
-            result = getattr(self, f"_{_METHODS[tag]}")(node, old)
+            result = self._restore_by_tag[tag](self, node, old)
         self._restored[index] = result
         if result is old and not isinstance(old, Enum | tuple):
             self._claimed.add(id(old))
@@ -151,16 +152,17 @@ class Restorer:
 
     # -- containers --------------------------------------------------------------------------------
 
-    def _mapping(self, node: Node, old: Any) -> Any:
+    def _mapping(self, node: Node, old: Any) -> dict[Any, Any]:
         cls = _MAPPINGS[node["is"]]
         target = old if type(old) is cls else cls()
         self._fill_tasks.append(lambda: self._fill_mapping(node, target))
         return target
 
-    def _fill_mapping(self, node: Node, target: Any) -> None:
+    def _fill_mapping(self, node: Node, target: dict[Any, Any]) -> None:
         pairs = [(self.get(key, _key_at(index, target)), value) for index, (key, value) in enumerate(node["items"])]
         pairs_restored = [(key, self.get(value, _lookup(target, key))) for key, value in pairs]
-        factory = self.get(node["default"], target.default_factory) if "default" in node else None
+        defaults = target if "default" in node and isinstance(target, defaultdict) else None
+        factory = None if defaults is None else self.get(node["default"], defaults.default_factory)
 
         def assign() -> None:
             base = mapping_base(target)
@@ -168,52 +170,37 @@ class Restorer:
             for key, value in pairs_restored:
                 if value is not MISSING:
                     base.__setitem__(target, key, value)
-            if factory is not None and factory is not MISSING:
-                target.default_factory = factory
+            if defaults is not None and factory is not None and factory is not MISSING:
+                defaults.default_factory = factory
 
         immediate_keys = all(type(key) in IMMEDIATE for key, _ in pairs_restored)
         (self._assignments if immediate_keys else self._hashed_assignments).append(assign)
 
-    def _sequence(self, node: Node, old: Any) -> Any:
-        if node["is"] == "deque":
-            is_same_class = type(old) is deque and old.maxlen == node["maxlen"]
-            target: Any = old if is_same_class else deque(maxlen=node["maxlen"])
-        else:
-            target = old if type(old) is list else []
-        self._fill_tasks.append(lambda: self._fill_sequence(node, target))
+    def _collection(self, node: Node, old: object) -> object:
+        cls = _COLLECTIONS[node["is"]]
+        can_use_old = type(old) is cls and getattr(old, "maxlen", None) == node.get("maxlen")
+        target = old if can_use_old else deque(maxlen=node["maxlen"]) if cls is deque else cls()
+        self._fill_tasks.append(lambda: self._fill_collection(node, target, cls))
         return target
 
-    def _fill_sequence(self, node: Node, target: Any) -> None:
-        values = self._children(node["items"], list(target))
+    def _fill_collection(self, node: Node, target: Any, base: Any) -> None:
+        """Replaces the elements of a list, deque or set, by the methods of `base`, its class or a base class of it."""
+        values = self._children(node["items"], list(base.__iter__(target)))
 
         def assign() -> None:
-            target.clear()
-            target.extend(values)
+            base.clear(target)
+            (base.update if base is set else base.extend)(target, values)
 
-        self._assignments.append(assign)
+        (self._hashed_assignments if base is set else self._assignments).append(assign)
 
-    def _set(self, node: Node, old: Any) -> Any:
-        target: set[Any] = old if type(old) is set else set()
-        self._fill_tasks.append(lambda: self._fill_set(node, target))
-        return target
-
-    def _fill_set(self, node: Node, target: set[Any]) -> None:
-        values = self._children(node["items"], list(target))
-
-        def assign() -> None:
-            target.clear()
-            target.update(values)
-
-        self._hashed_assignments.append(assign)
-
-    def _children(self, items: list[Any], old: list[Any]) -> list[Any]:
+    def _children(self, items: list[Reference], old: Sequence[object]) -> list[Any]:
         """Returns the elements of a container; one without state stays, or becomes None if its place is new."""
-        old = old + [MISSING] * (len(items) - len(old))
-        values = [self.get(item, old_item) for item, old_item in zip(items, old, strict=False)]
+        pairs = zip_longest(items, old[: len(items)], fillvalue=MISSING)
+        values = [self.get(item, old_item) for item, old_item in pairs]
         return [None if item is MISSING else item for item in values]
 
-    def _tuple(self, node: Node, old: Any) -> Any:
-        old_values = list(old) if isinstance(old, tuple) else []
+    def _tuple(self, node: Node, old: object) -> object:
+        old_values = tuple(old) if isinstance(old, tuple) else ()
         values = self._children(node["items"], old_values)
         if len(values) == len(old_values) and all(a is b for a, b in zip(values, old_values, strict=True)):
             return old
@@ -222,7 +209,7 @@ class Restorer:
         cls = type(old) if isinstance(old, tuple) and same_name(class_name(type(old)), node["of"]) else None
         return tuple.__new__(cls or self._class(node["of"]), values)
 
-    def _value_of(self, node: Node, old: Any) -> Any:
+    def _value_of(self, node: Node, old: object) -> object:
         """Returns a new immutable value, or a new bytearray."""
         match node["is"]:
             case "frozenset":
@@ -236,7 +223,7 @@ class Restorer:
 
     # -- objects -----------------------------------------------------------------------------------
 
-    def _enum(self, node: Node, old: Any) -> Any:
+    def _enum(self, node: Node, old: object) -> Enum:
         cls = type(old) if isinstance(old, Enum) and same_name(class_name(type(old)), node["of"]) else None
         cls = cls or self._class(node["of"])
         if not issubclass(cls, Enum):
@@ -254,7 +241,7 @@ class Restorer:
         owner = self.get(node["of"], old.__self__)
         return old if owner is old.__self__ else getattr(owner, node["name"])
 
-    def _own_state(self, node: Node, old: Any) -> Any:
+    def _own_state(self, node: Node, old: LibraryObject) -> object:
         if old is MISSING or not same_name(class_name(type(old)), node["of"]):
             raise StateError(self._mismatch_message(node["of"], old))
         if "plain" in node:
@@ -262,10 +249,10 @@ class Restorer:
             return old
         state = self.get(node["state"])
         self._own_state_calls.append(lambda: old.set_state(state))
-        self._fill_tasks.append(lambda: self._fill_attributes(old, node["attrs"], extras=True))
+        self._fill_tasks.append(lambda: self._fill_attributes(old, node["attrs"], keep_others=True))
         return old
 
-    def _object(self, node: Node, old: Any) -> Any:
+    def _object(self, node: Node, old: object) -> object:
         is_same_class = old is not MISSING and same_name(class_name(type(old)), node["of"])
         if is_same_class and not _is_frozen(old):
             target = old
@@ -280,7 +267,7 @@ class Restorer:
         self._fill_tasks.append(lambda: self._fill_object(node, target))
         return target
 
-    def _fill_object(self, node: Node, target: Any) -> None:
+    def _fill_object(self, node: Node, target: object) -> None:
         self._fill_attributes(target, node["attrs"])
         for name, space in node.get("shared", {}).items():
             self.get(space, getattr(type(target), name, MISSING))
@@ -292,42 +279,36 @@ class Restorer:
             if restored is not MISSING and not is_stateless(_slot_value(slots[name], target)):
                 self._assignments.append(lambda slot=slots[name], restored=restored: slot.__set__(target, restored))
         if "items" in node:
-            self._fill_items(node, target)
-
-    def _fill_items(self, node: Node, target: Any) -> None:
-        base = container_base(type(target))
-        if base is not None and issubclass(base, dict):
-            self._fill_mapping({"items": node["items"]}, target)
-            return
-        values = self._children(node["items"], list(base.__iter__(target)) if base else [])
-
-        def assign() -> None:
-            if base is list:
-                list.__setitem__(target, slice(None), values)
+            if isinstance(target, dict):
+                self._fill_mapping(node, target)
             else:
-                set.clear(target)
-                set.update(target, values)
+                self._fill_collection(node, target, container_base(type(target)) or set)
 
-        (self._assignments if base is list else self._hashed_assignments).append(assign)
-
-    def _fill_attributes(self, target: Any, attrs: Mapping[str, Any], extras: bool = False) -> None:
-        """Sets attributes. Removes other attributes with state, unless `extras` is true."""
+    def _fill_attributes(self, target: object, attrs: Mapping[str, Reference], keep_others: bool = False) -> None:
+        """Sets attributes. Removes other attributes with state, unless `keep_others` is true."""
         attributes = vars(target) if hasattr(target, "__dict__") else {}
         values = {name: self.get(value, attributes.get(name, MISSING)) for name, value in attrs.items()}
         keep = declared_names(type(target), "excluded_from_state") | values.keys()
 
         def assign() -> None:
-            for name in (
-                []
-                if extras
-                else [name for name, old in attributes.items() if name not in keep and not is_stateless(old)]
-            ):
-                del attributes[name]
+            if not keep_others:
+                for name in [name for name, old in attributes.items() if name not in keep and not is_stateless(old)]:
+                    del attributes[name]
             for name, value in values.items():
                 if value is not MISSING and (is_stateless(value) or not is_stateless(attributes.get(name))):
                     attributes[name] = value
 
         self._assignments.append(assign)
+
+    _restore_by_tag: ClassVar[dict[str, Callable[[Restorer, Node, Any], object]]] = {
+        **dict.fromkeys(("dict", "ordered", "defaultdict"), _mapping),
+        **dict.fromkeys(("list", "deque", "set"), _collection),
+        **dict.fromkeys(("frozenset", "slice", "range", "bytearray"), _value_of),
+        "tuple": _tuple,
+        "enum": _enum,
+        "object": _object,
+        "own": _own_state,
+    }
 
     # -- classes -----------------------------------------------------------------------------------
 
@@ -341,24 +322,17 @@ class Restorer:
             capturer = Capturer(describe_object(self._value), lenient=True)
             capturer.walk(self._value)
             self._classes = capturer.classes
-        cls_found, allowed = (
-            next((cls for known_name, cls in self._classes.items() if same_name(known_name, name)), None),
-            None,
-        )
-        if cls_found is None:
-            allowed = next(
-                (allowed_class for known_name, allowed_class in self._allow.items() if same_name(known_name, name)),
-                None,
-            )
-            cls_found = self._find_allowed(allowed) if isinstance(allowed, str) else allowed
-        if cls_found is None and isinstance(allowed, str):
-            raise UnknownClassError(f"{allowed} is allowed, but its module is not imported. Import it first.")
-        if cls_found is None:
+        known_classes = chain(self._classes.items(), self._allow.items())
+        found = next((cls for known_name, cls in known_classes if same_name(known_name, name)), None)
+        if found is None:
             raise UnknownClassError(
                 f"This state of {describe_object(self._value)} contains a {name}, but the object contains none. Reset "
                 f"it before set_state, so that it has one, or allow the class: allow=[{name!r}]."
             )
-        return cls_found
+        cls = self._find_allowed(found) if isinstance(found, str) else found
+        if cls is None:
+            raise UnknownClassError(f"{found} is allowed, but its module is not imported. Import it first.")
+        return cls
 
     def _find_allowed(self, name: str) -> type | None:
         """Returns an allowed class from its module, if imported, or from the globals of a contained class's methods."""
@@ -371,41 +345,36 @@ class Restorer:
         )
         return result if result is not None and same_name(class_name(result), name) else None
 
-    def _mismatch_message(self, name: str, old: Any) -> str:
+    def _mismatch_message(self, name: str, old: object) -> str:
         actual = "nothing" if old is MISSING else class_name(type(old))
         return f"Expected an object of the class in the state, {name}, got {actual}. Construct it in the same way."
 
 
-_HANDLERS = {kind.tag: kind for kind in HANDLERS}
-_MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict, "defaultdict": defaultdict}
-_METHODS = {
-    **dict.fromkeys(_MAPPINGS, "mapping"),
-    **dict.fromkeys(("list", "deque"), "sequence"),
-    **dict.fromkeys(("frozenset", "slice", "range", "bytearray"), "value_of"),
-    **{name: name for name in ("set", "tuple", "enum", "object")},
-    "own": "own_state",
-}
+_HANDLERS = {handler.tag: handler for handler in HANDLERS}
+_MAPPINGS = {"dict": dict, "ordered": OrderedDict, "defaultdict": defaultdict}
+_COLLECTIONS = {"list": list, "deque": deque, "set": set}
+_Task: TypeAlias = Callable[[], object]
 
 
-def _key_at(index: int, mapping: Any) -> Any:
+def _key_at(index: int, mapping: Iterable[object]) -> object:
     """Returns the key at an index, for keys that are objects. Only the first 64 are looked up: the search is linear."""
     return next((key for number, key in enumerate(mapping) if number == index), MISSING) if index < 64 else MISSING
 
 
-def _lookup(mapping: Any, key: Any) -> Any:
+def _lookup(mapping: dict[Any, Any], key: object) -> object:
     try:
         return dict.get(mapping, key, MISSING)
     except Exception:  # the key is not restored yet: its hash may fail
         return MISSING
 
 
-def _slot_value(slot: Any, target: Any) -> Any:
+def _slot_value(slot: MemberDescriptorType, target: object) -> object:
     try:
         return slot.__get__(target, type(target))
     except AttributeError:
         return MISSING
 
 
-def _is_frozen(value: Any) -> bool:
+def _is_frozen(value: object) -> bool:
     parameters = getattr(type(value), "__dataclass_params__", None)
     return parameters is not None and bool(parameters.frozen)

@@ -19,7 +19,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,9 +30,29 @@ VERSION = 2
 _PREFIX = struct.Struct("<8sIIQQ")
 _ALIGN = 64
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Piece: TypeAlias = bytes | memoryview
 
 
-def dump(data: Any) -> list[Any]:
+class _Blob(NamedTuple):
+    """Where the raw memory of an array, a tensor or bytes lies in a file. The header has it as a list.
+
+    Attributes:
+        dtype: a description of NumPy's dtype, or the name of torch's; None for bytes.
+        shape: the lengths of all dimensions.
+        start: the offset from the first array of the file, in bytes.
+        size: the length in bytes.
+        checksum: the CRC-32 of the memory.
+    """
+
+    dtype: object
+    shape: list[int]
+    start: int
+    size: int
+    checksum: int
+
+
+def dump(data: object) -> list[Piece]:
     """Converts plain data to a list of pieces of bytes, which are to be written in this order.
 
     Raises:
@@ -47,7 +67,7 @@ def dump(data: Any) -> list[Any]:
     return [prefix, header, bytes(start - _PREFIX.size - len(header)), *writer.pieces]
 
 
-def parse(raw: bytes, name: str) -> Any:
+def parse(raw: bytes, name: str) -> object:
     """Reads the data that `dump` wrote. Arrays and tensors are new, and tensors are on the CPU.
 
     Args:
@@ -92,13 +112,13 @@ class _Writer:
     """Converts data to what JSON can hold, and collects the arrays."""
 
     def __init__(self) -> None:
-        self.table: list[list[Any]] = []
-        self.pieces: list[Any] = []
+        self.table: list[_Blob] = []
+        self.pieces: list[Piece] = []
         self.size = 0
         self._blob_index: dict[int, int] = {}
-        self._kept_alive: list[Any] = []
+        self._kept_alive: list[object] = []
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: Any, path: str) -> Json:
         value_type = type(value)
         if value is None or value_type in (bool, int, str):
             return value
@@ -114,13 +134,13 @@ class _Writer:
             return {"$": "complex", "v": [self.encode(value.real, path), self.encode(value.imag, path)]}
         return self._blob(value, path)
 
-    def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
+    def _mapping(self, value: Mapping[Any, object], path: str) -> Json:
         if all(type(key) is str and key != "$" for key in value):
             return {key: self.encode(item, f"{path}[{key!r}]") for key, item in value.items()}
-        pairs = [[self.encode(k, path), self.encode(v, f"{path}[{k!r:.40}]")] for k, v in value.items()]
+        pairs: list[Json] = [[self.encode(k, path), self.encode(v, f"{path}[{k!r:.40}]")] for k, v in value.items()]
         return {"$": "dict", "v": pairs}
 
-    def _blob(self, value: Any, path: str) -> Any:
+    def _blob(self, value: object, path: str) -> Json:
         tag = "bytes" if type(value) is bytes else "array" if type(value) is np.ndarray else ""
         tag = tag or ("scalar" if isinstance(value, np.generic) else "tensor" if _is_tensor(value) else "")
         if not tag or (tag in ("array", "scalar") and np.asarray(value).dtype.hasobject):
@@ -133,51 +153,47 @@ class _Writer:
             self._add(*_blob_layout(tag, value))
         return {"$": tag, "v": self._blob_index[id(value)]}
 
-    def _add(self, dtype: Any, shape: list[int], raw: Any) -> None:
-        size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
-        self.table.append([dtype, shape, self.size, size, zlib.crc32(raw)])
+    def _add(self, dtype: object, shape: list[int], raw: Piece) -> None:
+        size = len(raw)  # the elements of a memoryview here are bytes
+        self.table.append(_Blob(dtype, shape, self.size, size, zlib.crc32(raw)))
         padding = _aligned(size) - size
         self.pieces += [raw, bytes(padding)] if padding else [raw]
         self.size += size + padding
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__} at data"
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _blob_layout(tag: str, value: Any) -> tuple[Any, list[int], Any]:
+def _blob_layout(tag: str, value: Any) -> tuple[object, list[int], Piece]:
     """Returns the dtype, the shape and the raw bytes of a value."""
     if tag == "bytes":
         return None, [], value
     if tag == "tensor":
-        torch: Any = sys.modules["torch"]
+        torch = sys.modules["torch"]
         flat = value.detach().to("cpu").contiguous().reshape(-1)
         shape = list(value.shape)
-        return str(value.dtype).partition(".")[2], shape, _bytes_of(flat.view(torch.uint8).numpy())
+        return str(value.dtype).partition(".")[2], shape, flat.view(torch.uint8).numpy().data
     array = np.ascontiguousarray(value)
     registered = array.dtype.isbuiltin == 2  # a dtype of another library, such as bfloat16
     dtype = array.dtype.name if registered else np.lib.format.dtype_to_descr(array.dtype)
-    return dtype, list(np.shape(value)), _bytes_of(array.reshape(-1).view(np.uint8))
-
-
-def _bytes_of(array: Any) -> memoryview:
-    return memoryview(array)
+    return dtype, list(np.shape(value)), array.reshape(-1).view(np.uint8).data
 
 
 class _Reader:
     """Converts JSON back to data. Names in it are only looked up in tables of this file and in torch's dtypes."""
 
     def __init__(self, body: memoryview, table: list[list[Any]], name: str):
-        self._body, self._table, self._name = body, table, name
-        for _, _, start, size, checksum in table:
-            if zlib.crc32(body[start : start + size]) != checksum:
+        self._body, self._table, self._name = body, [_Blob(*row) for row in table], name
+        for index, blob in enumerate(self._table):
+            if zlib.crc32(self._raw(index)) != blob.checksum:
                 raise CheckpointError(f"{name} is damaged: the checksum of an array is wrong. Use another file.")
-        self._decoders: dict[str, Callable[[Any], Any]] = {
+        self._decoders: dict[str, Callable[[Any], object]] = {
             "float": lambda v: _SPECIAL[v],
             "tuple": lambda v: tuple(self.decode(item) for item in v),
             "complex": lambda v: complex(*map(self.decode, v)),
@@ -198,35 +214,33 @@ class _Reader:
         return {key: self.decode(item) for key, item in value.items()}
 
     def _raw(self, blob_index: int) -> memoryview:
-        _, _, start, size, _ = self._table[blob_index]
-        return self._body[start : start + size]
+        blob = self._table[blob_index]
+        return self._body[blob.start : blob.start + blob.size]
 
     def _array(self, blob_index: int) -> np.ndarray:
-        dtype = _dtype(self._table[blob_index][0])
-        return np.frombuffer(self._raw(blob_index), dtype).reshape(self._table[blob_index][1]).copy()
+        blob = self._table[blob_index]
+        return np.frombuffer(self._raw(blob_index), _dtype(blob.dtype)).reshape(blob.shape).copy()
 
-    def _tensor(self, blob_index: int) -> Any:
-        torch: Any = sys.modules.get("torch")
+    def _tensor(self, blob_index: int) -> object:
+        blob, torch = self._table[blob_index], sys.modules.get("torch")
         if torch is None:
             raise CheckpointError(f"{self._name} contains tensors. Import torch first.")
-        dtype = getattr(torch, self._table[blob_index][0], None)
+        dtype = getattr(torch, str(blob.dtype), None)
         if not isinstance(dtype, torch.dtype):
             raise CheckpointError(
-                f"{self._name} contains a tensor of dtype {self._table[blob_index][0]!r}, which torch does not have."
+                f"{self._name} contains a tensor of dtype {blob.dtype!r}, which torch does not have. Use another file."
             )
-        if not self._table[blob_index][3]:
-            return torch.empty(self._table[blob_index][1], dtype=dtype)
+        if not blob.size:
+            return torch.empty(blob.shape, dtype=dtype)
         raw = torch.from_numpy(np.frombuffer(self._raw(blob_index), np.uint8).copy())
-        return raw.view(dtype).reshape(self._table[blob_index][1])
+        return raw.view(dtype).reshape(blob.shape)
 
 
-def _dtype(descriptor: Any) -> np.dtype[Any]:
-    fields = (
-        descriptor
-        if isinstance(descriptor, str)
-        else [(item[0], _dtype(item[1]), *map(tuple, item[2:])) for item in descriptor]
-    )
-    dtype = np.dtype(fields)
+def _dtype(descriptor: Any) -> np.dtype:
+    """Returns the dtype for its name, or for the list of its fields."""
+    if not isinstance(descriptor, str):
+        descriptor = [(field[0], _dtype(field[1]), *map(tuple, field[2:])) for field in descriptor]
+    dtype = np.dtype(descriptor)
     if dtype.hasobject:
         raise ValueError(f"expected a dtype without objects, got {descriptor!r}")
     return dtype

@@ -1,13 +1,14 @@
 """`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec.
 
-A leaf class implements how its tensors follow a change of shape (`_reshaped`), how values are drawn, checked and
-projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_fields`).
+A leaf class names the attributes that make it up (`_fields`) and those that hold tensors (`_tensors`): equality, copies
+and changes of shape, device and dtype follow. It implements how values are drawn, checked and projected (`_sample`,
+`_violation`, `_project`).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,9 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from . import shape_ops
 from .shape_methods import ShapeMethods
-from .shape_ops import ShapeLike
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 
 Device = torch.device | str | int | None
 
@@ -80,28 +80,56 @@ class TensorSpec(ShapeMethods):
     """Specs are equal only if their kinds are. A class and its shorthand subclasses have the same kind."""
 
     _fields: ClassVar[tuple[str, ...]] = ()
-    """The attributes that hold the arguments of the constructor, under their names, or these after an underscore."""
+    """The attributes that are compared by `==`."""
+
+    _tensors: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold tensors of the spec's shape, with or without more dimensions for options; or None."""
+
+    _event_dims: ClassVar[int] = 0
+    """The number of last dimensions that form one value (a one-hot row) and cannot be rearranged."""
 
     # -- what each class of specs implements
-
-    def _arguments(self) -> dict[str, Any]:
-        """Returns the arguments with which the constructor builds an equal spec."""
-        return {name.removeprefix("_"): getattr(self, name) for name in self._fields}
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
         """Draws random values of shape `sizes`, which ends with this spec's shape."""
         raise NotImplementedError
 
-    def _violation(self, val: Any) -> str | None:
+    def _violation(self, val: Tensor) -> str | None:
         """Returns why `val`, which has a correct shape and dtype, is not in the spec; None if it is."""
         raise NotImplementedError
 
-    def _project(self, val: Tensor) -> Any:
+    def _project(self, val: Tensor) -> Tensor:
         """Returns the nearest value in the spec, in the spec's dtype, for `val`, which has a correct shape."""
         raise NotImplementedError
 
-    def _with(self, **changes: Any) -> Self:
-        return type(self)(**{**self._arguments(), **changes})
+    # -- copies with changes
+
+    def _replace(self, **changes: object) -> Self:
+        """Returns a copy with other values of these attributes, which are not checked."""
+        spec = object.__new__(type(self))
+        vars(spec).update(vars(self), **changes)
+        return spec
+
+    def _map_tensors(self, function: Callable[[Tensor], Tensor]) -> dict[str, object]:
+        """Returns the attributes that change if `function` is applied to each tensor."""
+        tensors = vars(self)
+        return {name: function(tensors[name]) for name in self._tensors if tensors[name] is not None}
+
+    def _num_movable(self) -> int:
+        return self.ndim - self._event_dims
+
+    def _rearrange(self, op: ShapeOp) -> Self:
+        leading = op.without_trailing(self._event_dims) if self._event_dims else op
+        if leading is None:
+            error_type = IndexError if op.verb == "index" else SpaceError
+            raise error_type(f"Cannot {op.verb} {self!r} in this way: its last dimension is one choice.")
+        return self._replace(shape=op.out_shape, **self._map_tensors(leading.apply_checked))
+
+    def _convert(self, dest: torch.device | torch.dtype) -> Self:
+        """Returns the spec on another device, or with another dtype."""
+        if isinstance(dest, torch.dtype):
+            return self._replace(dtype=dest)
+        return self._replace(device=dest, **self._map_tensors(lambda tensor: tensor.to(dest)))
 
     # -- values
 
@@ -116,13 +144,13 @@ class TensorSpec(ShapeMethods):
 
     def numel(self) -> int:
         """The number of elements of one value; dynamic dimensions count as 1."""
-        return shape_ops.concrete(self.shape).numel()
+        return concrete(self.shape).numel()
 
     def _sizes(self, shape: ShapeLike | None) -> torch.Size:
-        lead = shape_ops.as_size(() if shape is None else shape)
+        lead = as_size(() if shape is None else shape)
         if -1 in lead:
             raise SpaceError(f"Expected the shape of a batch of values, got {tuple(lead)}. Give all sizes.")
-        return torch.Size([*lead, *shape_ops.concrete(self.shape)])
+        return torch.Size([*lead, *concrete(self.shape)])
 
     def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """Draws random values in the spec; dynamic dimensions have size 1.
@@ -155,40 +183,37 @@ class TensorSpec(ShapeMethods):
 
     # -- checks
 
-    def mismatch(self, val: Any) -> str | None:
+    def mismatch(self, val: object) -> str | None:
         """Describes why `val` is not in the spec; None if it is. `val` may have batch dimensions in front."""
         if not isinstance(val, Tensor):
             return f"expected a tensor, got {type(val).__name__}"
-        if not self._shape_matches(val.shape):
+        if not shape_matches(val.shape, self.shape):
             return f"expected shape {tuple(self.shape)}, got {tuple(val.shape)}"
         if val.dtype != self.dtype:
             return f"expected {self.dtype}, got {val.dtype}"
         return self._violation(val)
 
-    def _shape_matches(self, shape: Sequence[int]) -> bool:
-        return shape_ops.shape_matches(shape, self.shape)
-
-    def is_in(self, val: Any) -> bool:
+    def is_in(self, val: object) -> bool:
         """Whether `val` has the spec's shape (after any batch dimensions), its dtype, and allowed values."""
         return self.mismatch(val) is None
 
-    def contains(self, item: Any) -> bool:
+    def contains(self, item: object) -> bool:
         """The same as `is_in`."""
         return self.is_in(item)
 
-    def assert_is_in(self, value: Any) -> None:
+    def assert_is_in(self, value: object) -> None:
         """Raises an `OutOfSpecError` (an AssertionError) with the reason if `value` is not in the spec."""
         problem = self.mismatch(value)
         if problem is not None:
             raise OutOfSpecError(f"The value is not in {self!r}: {problem}. Use spec.project(value).")
 
-    def type_check(self, value: Tensor, key: Any = None) -> None:
+    def type_check(self, value: Tensor, key: object = None) -> None:
         """Raises a `SpaceError` (a TypeError) unless `value` has the spec's dtype."""
         if value.dtype != self.dtype:
             location = "" if key is None else f" at {key!r}"
             raise SpaceError(f"Expected {self.dtype}{location}, got {value.dtype}. Cast it, or change the spec.")
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest value that is, in the spec's dtype.
 
         Raises:
@@ -197,13 +222,13 @@ class TensorSpec(ShapeMethods):
         if self.is_in(val):
             return val
         val = torch.as_tensor(val, device=self.device if not isinstance(val, Tensor) else None)
-        if not self._shape_matches(val.shape):
+        if not shape_matches(val.shape, self.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.shape)}.")
         return self._project(val)
 
     # -- conversions from and to the environment's values
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Any:
         """Converts an environment's value (number, list, array) to a tensor of the spec's shape, dtype and device.
 
         A value with another shape is reshaped if the number of elements is the same. Use `assert_is_in` to check
@@ -212,21 +237,12 @@ class TensorSpec(ShapeMethods):
         Raises:
             SpaceError: the number of elements differs from the spec's.
         """
-        if isinstance(val, Tensor) and val.dtype == self.dtype and self._is_shape(val.shape):
+        if isinstance(val, Tensor) and val.dtype == self.dtype and has_shape(val.shape, self.shape):
             return val if ignore_device or self.device in (None, val.device) else val.to(self.device)
         tensor = self._as_tensor(val, self.dtype, ignore_device)
-        return tensor if self._is_shape(tensor.shape) else self._to_spec_shape(tensor)
+        return tensor if has_shape(tensor.shape, self.shape) else self._to_spec_shape(tensor)
 
-    def _is_shape(self, shape: torch.Size) -> bool:
-        return shape == self.shape or (len(shape) == self.ndim and self._shape_matches(shape))
-
-    def _is_row(self, tensor: Tensor) -> bool:
-        """Whether a tensor given to a one-hot spec is one-hot already, as opposed to indices."""
-        if tensor.dtype == torch.bool:
-            return self._shape_matches(tensor.shape)
-        return self._is_shape(tensor.shape) and self.is_in(tensor.to(self.dtype))
-
-    def _as_tensor(self, val: Any, dtype: torch.dtype | None, ignore_device: bool) -> Tensor:
+    def _as_tensor(self, val: object, dtype: torch.dtype | None, ignore_device: bool) -> Tensor:
         """Converts `val` to a tensor. Arrays are copied, since their owner may write into them later."""
         device = None if ignore_device else self.device
         if isinstance(val, Tensor):
@@ -239,7 +255,7 @@ class TensorSpec(ShapeMethods):
     def _to_spec_shape(self, tensor: Tensor) -> Tensor:
         if -1 not in self.shape and tensor.numel() == self.shape.numel():
             return tensor.reshape(self.shape)
-        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and self._shape_matches((*tensor.shape, 1)):
+        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and shape_matches((*tensor.shape, 1), self.shape):
             return tensor.unsqueeze(-1)
         raise SpaceError(
             f"Expected a value of shape {tuple(self.shape)}, got {tuple(tensor.shape)}. A spec's shape includes "
@@ -252,7 +268,7 @@ class TensorSpec(ShapeMethods):
             self.assert_is_in(val)
         return val.detach().cpu().numpy()
 
-    def index(self, index: Any, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects from `tensor_to_index` with `index`, a value of this spec. Only categorical specs can do this."""
         raise NotImplementedError(f"Values of {type(self).__name__} specs are no indices.")
 
@@ -277,9 +293,9 @@ class TensorSpec(ShapeMethods):
         if dest is None:
             return self
         if isinstance(dest, torch.dtype):
-            return self if dest == self.dtype else self._with(dtype=dest)
+            return self if dest == self.dtype else self._convert(dest)
         device = as_device(dest)
-        return self if device == self.device else self._with(device=device)
+        return self if device == self.device else self._convert(device)
 
     def cast(self, dtype: torch.dtype | str) -> Self:
         """Returns the spec with another dtype."""
@@ -301,9 +317,7 @@ class TensorSpec(ShapeMethods):
 
     def clone(self) -> Self:
         """Returns a copy that shares no tensor with this spec."""
-        return self._with(
-            **{name: arg.clone() for name, arg in self._arguments().items() if isinstance(arg, Tensor)},
-        )
+        return self._replace(**self._map_tensors(Tensor.clone))
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Has no effect: `encode` keeps no cache. Exists for compatibility with TorchRL."""
@@ -313,24 +327,26 @@ class TensorSpec(ShapeMethods):
 
     # -- equality and representation
 
+    def _state(self) -> Sequence[object]:
+        """Returns what makes specs equal."""
+        return self._kind, *(getattr(self, name) for name in self._fields)
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorSpec) or self._kind != other._kind:
+        if not isinstance(other, TensorSpec):
             return False
-        own_arguments, other_arguments = self._arguments(), other._arguments()
-        return own_arguments.keys() == other_arguments.keys() and all(
-            _values_equal(value, other_arguments[name]) for name, value in own_arguments.items()
-        )
+        own_state, other_state = self._state(), other._state()
+        return len(own_state) == len(other_state) and all(map(_values_equal, own_state, other_state))
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._repr_fields().items())})"
 
-    def _repr_fields(self) -> dict[str, Any]:
+    def _repr_fields(self) -> dict[str, object]:
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
 
 
-def _values_equal(a: Any, b: Any) -> bool:
+def _values_equal(a: Any, b: object) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):  # in any order

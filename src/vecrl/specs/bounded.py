@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device, as_dtype
-from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, as_size, concrete
 from .space_records import ContinuousBox
 
 # torch can neither compare, draw nor pickle tensors of these dtypes
@@ -59,12 +60,16 @@ class Bounded(TensorSpec):
     """
 
     _kind = "Bounded"
-    _fields = ("_low", "_high", "shape", "device", "dtype", "domain")
+    _fields = ("shape", "device", "dtype", "domain", "_low", "_high")
+    _tensors = ("_low", "_high")
+    dtype: torch.dtype
+    _scalar_bounds: tuple[float, float] | None
+    _finite: bool
 
     def __init__(
         self,
-        low: Any = None,
-        high: Any = None,
+        low: object = None,
+        high: object = None,
         shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = None,
@@ -73,7 +78,7 @@ class Bounded(TensorSpec):
     ):
         if low is None or high is None:
             raise SpaceError(f"Expected two bounds, got low={low} and high={high}. Use Unbounded for none.")
-        self.dtype = as_dtype(dtype)
+        self.dtype = as_dtype(dtype)  # pyright: ignore[reportIncompatibleVariableOverride]
         self.device = as_device(device)
         self.domain = domain or _domain_of(self.dtype)
         bounds = _bound_to_tensor(low), _bound_to_tensor(high)
@@ -84,12 +89,12 @@ class Bounded(TensorSpec):
             self._low, self._high = (self._to_dtype(bound, concrete(shape)) for bound in bounds)
         except RuntimeError as error:
             raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
+        if not self._low.is_meta and bool((self._low > self._high).any()):
+            raise SpaceError("Expected low <= high for every element, got a lower bound above its upper bound.")
         self.shape = shape
-        self._scalar_bounds = self._common_bounds()
-        self._finite = self._low.is_meta or bool((self._low.isfinite() & self._high.isfinite()).all())
+        vars(self).update(self._summary(self._low, self._high))
 
     def _to_dtype(self, bound: Tensor, shape: torch.Size) -> Tensor:
-        assert self.dtype is not None
         self._check_bound(bound)
         if bound.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
             lowest, highest = dtype_limits(self.dtype)
@@ -101,7 +106,6 @@ class Bounded(TensorSpec):
 
     def _check_bound(self, bound: Tensor) -> None:
         """Raises a `SpaceError` if the dtype cannot hold the bound, which would change its value."""
-        assert self.dtype is not None
         if bound.is_meta or bound.dtype in _UNSUPPORTED_UNSIGNED or not bound.numel():
             return
         if bool(bound.isnan().any()):
@@ -115,19 +119,17 @@ class Bounded(TensorSpec):
                     f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
                 )
 
-    def _common_bounds(self) -> tuple[float, float] | None:
-        """Returns the bounds as two numbers if all elements have the same: drawing is faster then. None otherwise."""
-        if self._low.is_meta or not self._low.numel():
-            return None
-        low, high = self._low, self._high
-        if bool((low > high).any()):
-            raise SpaceError("Expected low <= high for every element, got a lower bound above its upper bound.")
+    @staticmethod
+    def _summary(low: Tensor, high: Tensor) -> dict[str, object]:
+        """Returns the bounds as two numbers if all elements have the same (else None), and whether all are finite."""
+        if low.is_meta or not low.numel():
+            return {"_scalar_bounds": None, "_finite": True}
         first_low, first_high = low.reshape(-1)[0], high.reshape(-1)[0]
-        return (
-            (first_low.item(), first_high.item())
-            if bool((low == first_low).all() and (high == first_high).all())
-            else None
-        )
+        uniform = bool((low == first_low).all() and (high == first_high).all())
+        return {
+            "_scalar_bounds": (first_low.item(), first_high.item()) if uniform else None,
+            "_finite": bool((low.isfinite() & high.isfinite()).all()),
+        }
 
     @property
     def low(self) -> Tensor:
@@ -143,16 +145,18 @@ class Bounded(TensorSpec):
     def space(self) -> ContinuousBox:
         return ContinuousBox(self.low, self.high)
 
-    def to(self, dest: Device | torch.dtype) -> Self:
-        if isinstance(dest, torch.dtype) and dest != self.dtype:
-            return self._with(dtype=dest, domain=None)
-        return super().to(dest)
+    def _map_tensors(self, function: Callable[[Tensor], Tensor]) -> dict[str, object]:
+        low, high = function(self._low), function(self._high)
+        if self._scalar_bounds is not None and low.numel() and not low.is_meta:
+            return {"_low": low, "_high": high}
+        return {"_low": low, "_high": high, **self._summary(low, high)}
 
-    def _reshaped(self, op: ShapeOp) -> Self:
-        return self._with(low=op.apply_checked(self._low), high=op.apply_checked(self._high), shape=op.out_shape)
+    def _convert(self, dest: torch.device | torch.dtype) -> Self:
+        if isinstance(dest, torch.device):
+            return super()._convert(dest)
+        return type(self)(low=self._low, high=self._high, shape=self.shape, device=self.device, dtype=dest)
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
-        assert self.dtype is not None
         if not self.dtype.is_floating_point:
             return self._sample_integers(sizes, generator)
         uniform = torch.rand(sizes, dtype=self.dtype, device=self.device, generator=generator)
@@ -201,7 +205,7 @@ class Bounded(TensorSpec):
         val = val.to(torch.promote_types(_to_comparable(val).dtype, low.dtype))
         return torch.maximum(torch.minimum(val, high), low).to(self.dtype)
 
-    def _repr_fields(self) -> dict[str, Any]:
+    def _repr_fields(self) -> dict[str, object]:
         bounds = {"low": _format_bound(self._low), "high": _format_bound(self._high)}
         return {**bounds, **super()._repr_fields()}
 
@@ -227,6 +231,7 @@ class Unbounded(TensorSpec):
 
     _kind = "Unbounded"
     _fields = ("shape", "device", "dtype", "domain")
+    dtype: torch.dtype
 
     def __init__(
         self,
@@ -238,25 +243,20 @@ class Unbounded(TensorSpec):
     ):
         self.shape = as_size(shape)
         self.device = as_device(device)
-        self.dtype = as_dtype(dtype)
+        self.dtype = as_dtype(dtype)  # pyright: ignore[reportIncompatibleVariableOverride]
         self.domain = domain or _domain_of(self.dtype)
 
     @property
     def space(self) -> ContinuousBox:
-        assert self.dtype is not None
         extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
         return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
 
-    def to(self, dest: Device | torch.dtype) -> Self:
-        if isinstance(dest, torch.dtype) and dest != self.dtype:
-            return self._with(dtype=dest, domain=None)
-        return super().to(dest)
-
-    def _reshaped(self, op: ShapeOp) -> Self:
-        return self._with(shape=op.out_shape)
+    def _convert(self, dest: torch.device | torch.dtype) -> Self:
+        if isinstance(dest, torch.device):
+            return super()._convert(dest)
+        return self._replace(dtype=dest, domain=_domain_of(dest))
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
-        assert self.dtype is not None
         if self.dtype.is_floating_point or self.dtype.is_complex:
             return torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
         low, high = dtype_limits(self.dtype)
@@ -272,7 +272,6 @@ class Unbounded(TensorSpec):
         return None
 
     def _project(self, val: Tensor) -> Tensor:
-        assert self.dtype is not None
         if val.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
             low, high = dtype_limits(self.dtype)
             val = val.double().nan_to_num(nan=0.0).round().clamp(float(low), min(float(high), 2.0**63 - 1024))
@@ -297,7 +296,7 @@ class UnboundedDiscrete(Unbounded):
         super().__init__(shape, device, dtype, domain=domain)
 
 
-def _bound_to_tensor(bound: Any) -> Tensor:
+def _bound_to_tensor(bound: object) -> Tensor:
     if isinstance(bound, Tensor):
         return bound
     try:

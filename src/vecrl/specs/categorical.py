@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from . import categorical_ops
-from .base import Device, TensorSpec, as_device, as_dtype
+from .base import Device, as_device, as_dtype
 from .categorical_base import IndexSpec, OneHotSpec
 from .categorical_ops import Counts
-from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, as_size, concrete
 from .space_records import CategoricalBox
 
 _MAX_SCAN_OPTIONS = 32  # up to this number of options, a loop in Python is faster than NumPy
@@ -47,7 +47,7 @@ class Categorical(IndexSpec):
         shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int64,
-        mask: Any = None,
+        mask: object = None,
         min: int = 0,  # noqa: A002
     ):
         self.n = int(n)
@@ -71,52 +71,39 @@ class Categorical(IndexSpec):
         """Sets the number of options for drawing values while the spec's own number is unknown."""
         self._provisional_n = n
 
-    def _with(self, **changes: Any) -> Self:
-        spec = super()._with(**changes)
-        spec._provisional_n = self._provisional_n
-        return spec
-
-    def _reshaped(self, op: ShapeOp) -> Self:
-        mask = None if self._mask is None else op.apply_checked(self._mask, 1)
-        return self._with(shape=op.out_shape, mask=mask)
-
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
         n = self.n if self.n > 0 else self._provisional_n
         if n is None:
             raise SpaceError("Cannot draw from an unknown number of options. Call set_provisional_n(n) first.")
-        assert self.device is not None
         if self._mask is None:
             low, high = self.min, self.min + n
             return torch.randint(low, high, sizes, dtype=self.dtype, device=self.device, generator=generator)
-        return (categorical_ops.sample_index(n, self._mask, sizes, generator, self.device) + self.min).to(self.dtype)
+        return super()._sample(sizes, generator)
 
-    def _choices(self, device: torch.device) -> tuple[int, Counts, Tensor | None]:
+    def _bounds(self, device: torch.device) -> tuple[int, Counts, Tensor | None]:
         return self.min, self.n if self.n > 0 else 2**62, self._mask
 
     def cardinality(self) -> int | float:
         return self.n if self.n > 0 else float("inf")
 
-    def enumerate(self, use_mask: bool = False) -> Tensor:
+    def _options(self, use_mask: bool) -> Tensor:
         if self.n < 0:
             raise SpaceError("Cannot enumerate an unknown number of options.")
-        index = torch.arange(self.min, self.min + self.n, device=self.device)
-        if use_mask and self._mask is not None:
-            index = index[categorical_ops.single_mask(self._mask, "Options")]
-        shape = concrete(self.shape)
-        return index.to(self.dtype).reshape(-1, *[1] * len(shape)).expand(-1, *shape).clone()
+        options = torch.arange(self.n, device=self.device)
+        return options[categorical_ops.single_mask(self._mask)] if use_mask and self._mask is not None else options
 
-    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each index."""
         return categorical_ops.gather_option(tensor_to_index, categorical_ops.to_integers(index) - self.min)
 
     def _to_rows(self, val: Tensor) -> Tensor:
-        return categorical_ops.one_hot(categorical_ops.to_integers(val) - self.min, self.n, torch.bool)
+        return categorical_ops.one_hot_rows((categorical_ops.to_integers(val),), ((self.n, self.min),), torch.bool)
 
     def to_one_hot_spec(self) -> OneHot:
         """Returns the spec of the same choice as one-hot rows."""
         return OneHot(self.n, (*self.shape, self.n), self.device, torch.bool, mask=self._mask, min=self.min)
 
-    def _repr_fields(self) -> dict[str, Any]:
+    def _repr_fields(self) -> dict[str, object]:
         minimum = {"min": self.min} if self.min else {}
         return {"n": self.n, **super()._repr_fields(), **minimum, **self._mask_field()}
 
@@ -156,31 +143,24 @@ class Binary(Categorical):
             raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(shape)}.")
         super().__init__(2, shape, device, dtype)
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: object) -> None:
         """Accepts only None, since bits have no mask."""
         if mask is not None:
             raise SpaceError("Binary has no mask. Use Categorical(2, shape, mask=...) instead.")
         self._mask = None
 
-    def _reshaped(self, op: ShapeOp) -> Self:
-        return self._with(shape=op.out_shape)
-
     def cardinality(self) -> int | float:
         return 2 ** (self.shape[-1] if self.shape else 1)
 
-    def enumerate(self, use_mask: bool = False) -> Tensor:
-        num_bits = self.shape[-1] if self.shape else 1
-        values = torch.arange(2**num_bits, device=self.device).unsqueeze(-1)
-        rows = (values >> torch.arange(num_bits - 1, -1, -1, device=self.device)) & 1
-        shape = concrete(self.shape)
-        rows = rows.reshape(-1, *[1] * (len(shape) - 1), num_bits) if shape else rows.reshape(-1)
-        return rows.to(self.dtype).expand(-1, *shape).clone()
+    def _options(self, use_mask: bool) -> Tensor:
+        bits = categorical_ops.combinations([2] * (self.shape[-1] if self.shape else 1), self.device)
+        return bits if self.shape else bits.squeeze(-1)
 
     def to_one_hot_spec(self) -> OneHot:
         return OneHot(2, (*self.shape, 2), self.device, torch.bool)
 
-    def _repr_fields(self) -> dict[str, Any]:
-        return TensorSpec._repr_fields(self)
+    def _repr_fields(self) -> dict[str, object]:
+        return {name: field for name, field in super()._repr_fields().items() if name != "n"}
 
 
 class OneHot(OneHotSpec):
@@ -204,6 +184,7 @@ class OneHot(OneHotSpec):
 
     _kind = "OneHot"
     _fields = ("n", "shape", "device", "dtype", "use_register", "_mask", "min")
+    _indices_have_dim = False
 
     def __init__(
         self,
@@ -212,7 +193,7 @@ class OneHot(OneHotSpec):
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
-        mask: Any = None,
+        mask: object = None,
         min: int = 0,  # noqa: A002
     ):
         self.n = int(n)
@@ -223,42 +204,15 @@ class OneHot(OneHotSpec):
         self.dtype = torch.bool if dtype is None else as_dtype(dtype)
         if self.n < 1 or not self.shape or self.shape[-1] != self.n:
             raise SpaceError(f"Expected n >= 1 options and a shape that ends with n={n}, got {tuple(self.shape)}.")
-        self._register: list[Hashable] = []
+        self._choices = ((self.n, self.min),)
+        self._register: list[Hashable] = []  # copies of the spec share it, and encode the same objects equally
         self.update_mask(mask)
 
     @property
     def space(self) -> CategoricalBox:
         return CategoricalBox(self.n)
 
-    def _with(self, **changes: Any) -> Self:
-        spec = super()._with(**changes)
-        spec._register = self._register  # shared, so that the copies encode the same objects as the same options
-        return spec
-
-    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
-        assert self.device is not None
-        assert self.dtype is not None
-        index = categorical_ops.sample_index(self.n, self._mask, sizes[:-1], generator, self.device)
-        return categorical_ops.index_to_one_hot(index, self.n, self.dtype)
-
-    def _violation(self, val: Tensor) -> str | None:
-        return categorical_ops.one_hot_violation(val, self._mask)
-
-    def _project(self, val: Tensor) -> Tensor:
-        assert self.dtype is not None
-        return categorical_ops.nearest_one_hot(val, self._mask, self.dtype)
-
-    def cardinality(self) -> int | float:
-        return self.n
-
-    def enumerate(self, use_mask: bool = False) -> Tensor:
-        rows = torch.eye(self.n, dtype=self.dtype, device=self.device)
-        if use_mask and self._mask is not None:
-            rows = rows[categorical_ops.single_mask(self._mask, "Options")]
-        shape = concrete(self.shape)
-        return rows.reshape(-1, *[1] * (len(shape) - 1), self.n).expand(-1, *shape).clone()
-
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Tensor:
         """Converts indices to one-hot rows. Rows of the spec's shape are not changed.
 
         Args:
@@ -269,7 +223,6 @@ class OneHot(OneHotSpec):
         Raises:
             SpaceError: an index is out of range, the shape does not fit, or there are more objects than options.
         """
-        assert self.dtype is not None
         if self.use_register:
             val = self._lookup(val)
         if self.ndim == 1 and isinstance(val, int | np.integer):  # a shortcut for the usual case
@@ -278,13 +231,9 @@ class OneHot(OneHotSpec):
                 raise SpaceError(f"Expected an index in [{self.min}, {self.min + self.n}), got {val}.")
             row[int(val) - self.min] = 1
             return row
-        tensor = self._as_tensor(val, None, ignore_device)
-        if self._is_row(tensor):
-            return tensor.to(self.dtype)
-        tensor = categorical_ops.reshape_indices(tensor, self.shape[:-1])
-        return categorical_ops.one_hot(categorical_ops.to_integers(tensor) - self.min, self.n, self.dtype)
+        return super().encode(val, ignore_device=ignore_device)
 
-    def _lookup(self, obj: Any) -> int:
+    def _lookup(self, obj: object) -> int:
         obj = obj.item() if isinstance(obj, Tensor | np.ndarray) else obj
         if obj not in self._register:
             if len(self._register) == self.n:
@@ -292,7 +241,7 @@ class OneHot(OneHotSpec):
             self._register.append(obj)
         return self._register.index(obj) + self.min
 
-    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Tensor, safe: bool | None = None) -> list[object] | np.ndarray:
         """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
 
         Raises:
@@ -322,16 +271,13 @@ class OneHot(OneHotSpec):
             "Use spec.encode to convert indices."
         )
 
-    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each row."""
         return categorical_ops.gather_option(tensor_to_index, index.to(torch.uint8).argmax(-1))
-
-    def _to_index(self, val: Tensor) -> Tensor:
-        return val.to(torch.uint8 if val.dtype == torch.bool else val.dtype).argmax(-1) + self.min
 
     def to_categorical_spec(self) -> Categorical:
         """Returns the spec of the same choice as indices."""
         return Categorical(self.n, self.shape[:-1], self.device, mask=self._mask, min=self.min)
 
-    def _repr_fields(self) -> dict[str, Any]:
+    def _repr_fields(self) -> dict[str, object]:
         return {"n": self.n, **super()._repr_fields(), **self._mask_field()}

@@ -83,11 +83,33 @@ def index_to_one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     return rows.scatter_(-1, index.unsqueeze(-1), 1)
 
 
-def single_mask(mask: Tensor, what: str) -> Tensor:
+def one_hot_rows(columns: Sequence[Tensor], choices: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
+    """Converts the indices of each choice to one-hot rows, which are concatenated.
+
+    Args:
+        columns: int64 indices, one tensor per choice.
+        choices: the number of options of each choice, and the index of its first one.
+        dtype: of the rows.
+    """
+    return concatenate([one_hot(index - first, n, dtype) for index, (n, first) in zip(columns, choices, strict=True)])
+
+
+def concatenate(rows: Sequence[Tensor]) -> Tensor:
+    """Concatenates along the last dimension; a single tensor is not copied."""
+    return rows[0] if len(rows) == 1 else torch.cat(tuple(rows), -1)
+
+
+def combinations(counts: Sequence[int], device: torch.device) -> Tensor:
+    """Returns all combinations of one index below each count; the last index varies fastest."""
+    grids = torch.meshgrid(*(torch.arange(n, device=device) for n in counts), indexing="ij")
+    return torch.stack([grid.reshape(-1) for grid in grids], -1)
+
+
+def single_mask(mask: Tensor) -> Tensor:
     """Returns the mask that all elements of the batch share."""
     flat = mask.reshape(-1, mask.shape[-1])
     if not bool((flat == flat[:1]).all()):
-        raise SpaceError(f"{what} cannot be enumerated under a mask that differs along the batch.")
+        raise SpaceError("Options cannot be enumerated under a mask that differs along the batch.")
     return flat[0]
 
 
@@ -109,7 +131,7 @@ def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Ten
     return one_hot(score.argmax(-1), val.shape[-1], dtype)
 
 
-def as_mask(mask: Any, shape: torch.Size, device: torch.device | None) -> Tensor | None:
+def as_mask(mask: object, shape: torch.Size, device: torch.device | None) -> Tensor | None:
     """Converts `mask` to booleans and expands it to `shape`."""
     if mask is None:
         return None
@@ -127,7 +149,7 @@ def gather_option(tensor: Any, index: Tensor) -> Any:
     if isinstance(tensor, Tensor):
         return tensor.gather(-1, index.unsqueeze(-1))
 
-    def choose(leaf: Any) -> Any:
+    def choose(leaf: object) -> Tensor:
         return gather_option(leaf, index)
 
     return tensor.apply(choose)

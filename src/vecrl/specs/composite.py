@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
-from .composite_mapping import SpecMapping, key_path
-from .composite_values import get_entry, has_entry, put
+from .composite_mapping import Entries, SpecMapping, copy_with_shape, entries_of, key_path
+from .composite_values import get_entry, has_entry, is_tensordict, put
+from .shape_methods import rearrange_batch
 from .shape_ops import Names, ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
 
@@ -47,11 +49,12 @@ class Composite(SpecMapping):
     """
 
     _kind = "Composite"
+    _fields = ("_specs", "_shape", "_device", "data_cls", "_names")
     dtype = None
 
     def __init__(
         self,
-        specs: Mapping[Any, Any] | None = None,
+        specs: Entries | None = None,
         /,
         *,
         shape: ShapeLike | None = None,
@@ -59,7 +62,7 @@ class Composite(SpecMapping):
         data_cls: type | None = None,
         step_mdp_static: bool = False,
         names: Sequence[str | None] | None = None,
-        **kwargs: Any,
+        **kwargs: TensorSpec | Entries | None,
     ):
         if not isinstance(specs, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpaceError(f"Expected a mapping of keys to specs, got {specs!r:.80}.")
@@ -83,7 +86,7 @@ class Composite(SpecMapping):
     def shape(self, shape: ShapeLike) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._require_unlocked("its shape")
         shape = as_size(shape)
-        fitting = Composite(self._entries(), shape=shape, device=self.device)._entries()
+        fitting = entries_of(Composite(self._entries(), shape=shape, device=self.device))
         for name, spec in self._specs.items():
             if spec is not fitting[name] and type(spec) is Composite:
                 spec.shape = shape
@@ -110,53 +113,54 @@ class Composite(SpecMapping):
     def names(self, names: Sequence[str | None] | None) -> None:
         self._names = _validate_names(names, self.ndim)
 
-    def refine_names(self, *names: Any) -> Self:
+    def refine_names(self, *names: str | EllipsisType | None) -> Self:
         """Names dimensions that have no name and returns self; `...` stands for dimensions that do not change."""
-        if ... in names:
-            position = names.index(...)
-            num_missing = self.ndim - (len(names) - 1)
-            names = (*names[:position], *self._names[position : position + num_missing], *names[position + 1 :])
-        if len(names) != self.ndim or any(
-            old_name is not None and old_name != new_name for old_name, new_name in zip(self._names, names, strict=True)
+        num_missing = self.ndim - (len(names) - 1)
+        refined: Names = []
+        for name in names:
+            start = len(refined)
+            refined += self._names[start : start + num_missing] if isinstance(name, EllipsisType) else [name]
+        if len(refined) != self.ndim or any(
+            old not in (None, new) for old, new in zip(self._names, refined, strict=True)
         ):
-            raise SpaceError(f"Cannot refine the names {self._names} to {list(names)}: only None can be replaced.")
-        self._names = list(names)
+            raise SpaceError(f"Cannot refine the names {self._names} to {refined}: only None can be replaced.")
+        self._names = refined
         return self
 
     # -- copies, devices and shapes
 
-    def empty(self) -> Composite:
+    def empty(self) -> Self:
         """Returns a Composite without entries, of the same batch shape, device and names."""
-        return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
+        return self._replace(_specs={}, _locked=False, step_mdp_static=False)
 
-    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Self:
         device = device or self.device
-
-        def copied(spec: TensorSpec) -> TensorSpec:
-            if not isinstance(spec, SpecMapping):
-                return spec
-            return spec._copy_with_shape(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
-
+        entries = {
+            name: copy_with_shape(spec, spec.shape if spec.shape[: len(shape)] == shape else shape, device)
+            if isinstance(spec, SpecMapping)
+            else spec
+            for name, spec in self._entries().items()
+        }
         names = self._names if len(self._names) == len(shape) else None
-        return self._map(copied, shape=shape, device=device, names=names)
+        return type(self)(
+            entries,
+            shape=shape,
+            device=device,
+            data_cls=self.data_cls,
+            step_mdp_static=self.step_mdp_static,
+            names=names,
+        )
 
-    def _empty_like(self, specs: Mapping[Any, Any]) -> Composite:
+    def _empty_like(self, specs: Entries) -> Composite:
         return Composite(specs, shape=self.shape, device=self.device)
 
-    def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: Any) -> Self:
-        """Returns a Composite in which `function` is applied to each entry."""
-        arguments: dict[str, Any] = {**self._arguments(), "step_mdp_static": self.step_mdp_static, **changes}
-        entries = {name: None if spec is None else function(spec) for name, spec in arguments.pop("specs").items()}
-        return type(self)(entries, **arguments)
+    def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: object) -> Self:
+        """Returns an unlocked copy with `function` applied to each entry, and with other values of attributes."""
+        entries = {name: None if spec is None else function(spec) for name, spec in self._entries().items()}
+        return self._replace(_specs=entries, _locked=False, **changes)
 
-    def _reshaped(self, op: ShapeOp) -> Self:
-        def move_entry(spec: TensorSpec) -> TensorSpec:
-            lead = spec._movable_shape()
-            if len(lead) < self.ndim:
-                raise SpaceError(f"Cannot {op.verb} the batch of {spec!r}: one of its dimensions is one choice.")
-            return spec._reshaped(op.with_trailing(lead[self.ndim :]))
-
-        return self._map(move_entry, shape=op.out_shape, names=op.names(self._names))
+    def _rearrange(self, op: ShapeOp) -> Self:
+        return self._map(lambda spec: rearrange_batch(spec, op), _shape=op.out_shape, _names=op.names(self._names))
 
     def to(self, dest: Device | torch.dtype) -> Self:
         """Returns the Composite with all entries on another device, or with another dtype."""
@@ -165,7 +169,7 @@ class Composite(SpecMapping):
         if isinstance(dest, torch.dtype):
             return self._map(lambda spec: spec.to(dest))
         device = as_device(dest)
-        return self._map(lambda spec: spec.to(device), device=device)
+        return self._map(lambda spec: spec.to(device), _device=device)
 
     def clear_device_(self) -> Self:
         """Removes the common device, here and in nested Composites, and returns self."""
@@ -180,20 +184,11 @@ class Composite(SpecMapping):
 
     # -- values
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "specs": self._entries(),
-            "shape": self.shape,
-            "device": self.device,
-            "data_cls": self.data_cls,
-            "names": self._names,
-        }
-
     def _present_entries(self) -> dict[str, TensorSpec]:
         """The entries that have a spec."""
         return {name: spec for name, spec in self._entries().items() if spec is not None}
 
-    def _pack(self, values: dict[str, Any], batch: torch.Size) -> Any:
+    def _pack(self, values: dict[str, object], batch: torch.Size) -> Any:
         """Builds a TensorDict, or an instance of `data_cls`, from values under keys."""
         names: Any = [*[None] * (len(batch) - self.ndim), *self._names] if any(self._names) else None
         td = TensorDict(values, batch_size=batch, device=self.device, names=names)
@@ -201,7 +196,7 @@ class Composite(SpecMapping):
             return td
         return self.data_cls.from_tensordict(td)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], Any]) -> Any:
+    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], object]) -> Any:
         """Builds a value from `value_of` of each entry, with the batch dimensions `shape` in front."""
         batch = torch.Size([*as_size(() if shape is None else shape), *concrete(self.shape)])
         return self._pack({name: value_of(spec) for name, spec in self._present_entries().items()}, batch)
@@ -215,27 +210,27 @@ class Composite(SpecMapping):
     def one(self, shape: ShapeLike | None = None) -> Any:
         return self._build(shape, lambda spec: spec.one(shape))
 
-    def _extra_batch_shape(self, val: Any) -> torch.Size:
+    def _extra_batch_shape(self, val: TensorDictBase) -> torch.Size:
         """Returns the batch dimensions of `val` in front of this Composite's."""
         batch = val.batch_size
         if not shape_matches(batch, self.shape):
             raise SpaceError(f"Expected a batch shape that ends with {tuple(self.shape)}, got {tuple(batch)}.")
         return batch[: len(batch) - self.ndim]
 
-    def rand_update(self, val: Any) -> Any:
+    def rand_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with random values of all entries."""
         return val.update(self.rand(self._extra_batch_shape(val)))
 
-    def zeros_update(self, val: Any) -> Any:
+    def zeros_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with zeros of all entries."""
         return val.update(self.zero(self._extra_batch_shape(val)))
 
-    def ones_update(self, val: Any) -> Any:
+    def ones_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with ones of all entries."""
         return val.update(self.one(self._extra_batch_shape(val)))
 
-    def mismatch(self, val: Any) -> str | None:
-        if not isinstance(val, Mapping) and not is_tensor_collection(val):
+    def mismatch(self, val: object) -> str | None:
+        if not isinstance(val, Mapping) and not is_tensordict(val):
             return f"expected a TensorDict, got {type(val).__name__}"
         for name, spec in self._present_entries().items():
             if not has_entry(val, name):
@@ -261,7 +256,7 @@ class Composite(SpecMapping):
             SpaceError: an entry is missing or has another shape.
             LockedError: an entry of a locked TensorDict has another dtype.
         """
-        if not is_tensor_collection(val):
+        if not is_tensordict(val):
             val = TensorDict(dict(val), batch_size=concrete(self.shape))
         for name, spec in self._present_entries().items():
             if not has_entry(val, name):
@@ -270,14 +265,14 @@ class Composite(SpecMapping):
             put(val, name, entry_value, spec.project(entry_value))
         return val
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Any:
         """Encodes the entries of `val`, a mapping or TensorDict that may lack some, and returns a TensorDict.
 
         Raises:
             KeyError: `val` has an entry that the spec does not have.
             SpaceError: an entry does not fit its spec.
         """
-        if is_tensor_collection(val):
+        if is_tensordict(val):
             val = {name: get_entry(val, name) for name in val.keys()}  # noqa: SIM118
         if not isinstance(val, Mapping):
             raise SpaceError(f"Expected a mapping with keys of {list(self.keys())}, got {val!r:.80}.")
@@ -293,12 +288,12 @@ class Composite(SpecMapping):
                 raise type(error)(f"At {name!r}: {error}") from error
         return self._pack(values, concrete(self.shape))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
+    def to_numpy(self, val: object, safe: bool | None = None) -> dict[str, Any]:
         """Converts the entries with `to_numpy` of their specs and returns a nested dict."""
         entries = self._present_entries().items()
         return {name: spec.to_numpy(get_entry(val, name), safe) for name, spec in entries if has_entry(val, name)}
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         """Raises a `SpaceError` (a TypeError) unless the entries have the dtypes of their specs.
 
         Args:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -12,10 +12,14 @@ from ..errors import LockedError, SpaceError
 from .base import TensorSpec
 
 Key = str | tuple[str, ...]
+IsLeaf = Callable[[type], bool]
 MISSING: Any = object()
+Entries = Mapping[Any, Any]
+"""Keys (names, or tuples of names) and their specs, mappings of specs, or None."""
+M = TypeVar("M", bound="SpecMapping")
 
 
-def key_path(key: Any) -> tuple[str, ...]:
+def key_path(key: object) -> tuple[str, ...]:
     """Converts a key or a nested tuple of keys to a flat tuple of names."""
     if isinstance(key, str):
         return (key,)
@@ -66,6 +70,22 @@ class SpecValues(SpecView):
         return (spec for _, spec in self._pairs())
 
 
+def entries_of(spec: SpecMapping) -> Mapping[str, TensorSpec | None]:
+    """Returns the entries at the root of `spec`."""
+    return spec._entries()
+
+
+def copy_with_shape(spec: M, shape: torch.Size, device: torch.device | None) -> M:
+    """Copies a tree of specs, unlocked and with the same leaves.
+
+    Args:
+        spec: the tree.
+        shape: the batch shape of the copy.
+        device: of the copy; None for that of `spec`.
+    """
+    return spec._copy_with_shape(shape, device)
+
+
 class SpecMapping(TensorSpec):
     """Specs under keys, with shapes that begin with a common batch shape."""
 
@@ -73,15 +93,15 @@ class SpecMapping(TensorSpec):
     _specs: dict[str, TensorSpec | None]
     _locked = False
 
-    def empty(self) -> Any:
+    def empty(self) -> Self:
         """Returns a mapping without entries, of the same batch shape, device and names."""
         raise NotImplementedError
 
-    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Any:
-        """Copies the tree, unlocked and with the same leaves, with the batch shape `shape` and a given `device`."""
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Self:
+        """Implements the function `copy_with_shape`."""
         raise NotImplementedError
 
-    def _empty_like(self, specs: Mapping[Any, Any]) -> Any:
+    def _empty_like(self, specs: Entries) -> SpecMapping:
         """Returns a mapping of `specs` with the batch shape and device of this one."""
         raise NotImplementedError
 
@@ -100,7 +120,7 @@ class SpecMapping(TensorSpec):
         include_nested: bool = False,
         leaves_only: bool = False,
         *,
-        is_leaf: Callable[[type], bool] | None = None,
+        is_leaf: IsLeaf | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecKeys:
         """Returns a live view of the keys.
@@ -111,47 +131,29 @@ class SpecMapping(TensorSpec):
             is_leaf: returns whether the specs of a class are leaves; None for all except Composites.
             step_mdp_static_only: include only entries that are marked as not changing from step to step.
         """
-        return SpecKeys(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
+        return SpecKeys(partial(_walk, self, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def items(
         self,
         include_nested: bool = False,
         leaves_only: bool = False,
         *,
-        is_leaf: Callable[[type], bool] | None = None,
+        is_leaf: IsLeaf | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecItems:
         """Returns a live view of the pairs of keys and specs; `keys` documents the arguments."""
-        return SpecItems(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
+        return SpecItems(partial(_walk, self, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def values(
         self,
         include_nested: bool = False,
         leaves_only: bool = False,
         *,
-        is_leaf: Callable[[type], bool] | None = None,
+        is_leaf: IsLeaf | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecValues:
         """Returns a live view of the specs; `keys` documents the arguments."""
-        return SpecValues(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
-
-    def _walk(
-        self,
-        include_nested: bool,
-        leaves_only: bool,
-        is_leaf: Callable[[type], bool] | None,
-        static_only: bool,
-        path: tuple[str, ...] = (),
-    ) -> Iterator[tuple[Key, TensorSpec | None]]:
-        for name, spec in self._entries().items():
-            nested = spec if isinstance(spec, SpecMapping) else None
-            branch = None if nested is None or (is_leaf and is_leaf(type(nested))) else nested
-            if branch is not None and include_nested:
-                yield from branch._walk(include_nested, leaves_only, is_leaf, static_only, (*path, name))
-            if static_only and not (nested is not None and nested.step_mdp_static):
-                continue
-            if branch is None or not leaves_only:
-                yield (*path, name) if path else name, spec
+        return SpecValues(partial(_walk, self, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries())
@@ -163,7 +165,7 @@ class SpecMapping(TensorSpec):
         sentinel = object()
         return self.get(key, sentinel) is not sentinel
 
-    def get(self, item: Any, default: Any = MISSING) -> Any:
+    def get(self, item: object, default: object = MISSING) -> Any:
         """Returns the entry under a key or a tuple of keys.
 
         Raises:
@@ -171,7 +173,7 @@ class SpecMapping(TensorSpec):
         """
         spec: Any = self
         for name in key_path(item):
-            entries = spec._entries() if isinstance(spec, SpecMapping) else {}
+            entries = entries_of(spec) if isinstance(spec, SpecMapping) else {}
             if name not in entries:
                 if default is not MISSING:
                     return default
@@ -179,13 +181,13 @@ class SpecMapping(TensorSpec):
             spec = entries[name]
         return spec
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Returns the entry under a key (or tuple of keys), or the spec indexed along the batch dimensions."""
         if isinstance(index, str) or (isinstance(index, tuple) and any(isinstance(part, str) for part in index)):  # pyright: ignore[reportUnknownVariableType]
             return self.get(index)
         return super().__getitem__(index)
 
-    def set(self, name: Any, spec: Any) -> Self:
+    def set(self, name: object, spec: object) -> Self:
         """Sets `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys, and returns self."""
         self._require_unlocked(f"{name!r}")
         first_name, *rest_names = key_path(name)
@@ -199,10 +201,10 @@ class SpecMapping(TensorSpec):
             self._set_entry(first_name, self._validated_entry(first_name, spec))
         return self
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self.set(key, value)
 
-    def _validated_entry(self, name: str, spec: Any) -> TensorSpec | None:
+    def _validated_entry(self, name: str, spec: object) -> TensorSpec | None:
         """Returns `spec` as an entry for `name`: checked, mappings and batch shapes converted."""
         if spec is None:
             return None
@@ -222,7 +224,7 @@ class SpecMapping(TensorSpec):
                     f"Expected another Composite at {name!r}, got one that would contain itself. Set its clone()."
                 )
             same = has_batch_shape and self.device in (None, spec.device)
-            return spec if same else spec._copy_with_shape(spec.shape if has_batch_shape else self.shape, self.device)
+            return spec if same else copy_with_shape(spec, spec.shape if has_batch_shape else self.shape, self.device)
         if not has_batch_shape:
             raise SpaceError(
                 f"Expected a spec with a shape that begins with {tuple(self.shape)} at {name!r}, the batch shape of "
@@ -231,7 +233,7 @@ class SpecMapping(TensorSpec):
             )
         return spec
 
-    def update(self, dict_or_spec: SpecMapping | Mapping[Any, Any]) -> Self:
+    def update(self, dict_or_spec: SpecMapping | Entries) -> Self:
         """Sets all entries of another mapping, nested ones entry by entry, and returns self."""
         for key, spec in dict_or_spec.items():
             existing = self.get(key, None)
@@ -242,18 +244,19 @@ class SpecMapping(TensorSpec):
                 self.set(key, spec)
         return self
 
-    def pop(self, key: Any, default: Any = MISSING) -> Any:
+    def pop(self, key: object, default: object = MISSING) -> Any:
         """Removes an entry and returns it; returns `default`, or raises a KeyError without one, if it is missing."""
         self._require_unlocked(f"{key!r}")
         spec = self.get(key, default)
         *parent_path, name = key_path(key)
         parent = self.get(tuple(parent_path), None) if parent_path else self
-        if isinstance(parent, SpecMapping) and name in parent._entries():
-            parent._require_unlocked(f"{key!r}")
-            parent._delete_entry(name)
+        if parent is not self and isinstance(parent, SpecMapping):
+            parent.pop(name, None)
+        elif parent is self and name in self._entries():
+            self._delete_entry(name)
         return spec
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         self.pop(key)
 
     def is_empty(self, recurse: bool = False) -> bool:
@@ -262,23 +265,23 @@ class SpecMapping(TensorSpec):
             return not len(self)
         return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
 
-    def select(self, *keys: Key, strict: bool = True) -> Any:
+    def select(self, *keys: Key, strict: bool = True) -> Self:
         """Returns a Composite with these entries only; with `strict`, raises a KeyError if one is missing."""
         selected = self.empty()
         for key in keys:
             spec = self.get(key, MISSING if strict else None)
             if spec is not None or key in self:
-                selected.set(key, spec._copy_with_shape(spec.shape) if isinstance(spec, SpecMapping) else spec)
+                selected.set(key, spec.exclude() if isinstance(spec, SpecMapping) else spec)
         return selected
 
-    def exclude(self, *keys: Key) -> Any:
-        """Returns a Composite without these entries."""
+    def exclude(self, *keys: Key) -> Self:
+        """Returns an unlocked copy without these entries, which has the same leaves."""
         remaining = self._copy_with_shape(self.shape)
         for key in keys:
             remaining.pop(key, None)
         return remaining
 
-    def flatten_keys(self, separator: str = ".") -> Any:
+    def flatten_keys(self, separator: str = ".") -> Self:
         """Returns a Composite with all leaves at the root, under their keys joined by `separator`.
 
         Raises:
@@ -292,14 +295,14 @@ class SpecMapping(TensorSpec):
             flat.set(name, spec)
         return flat
 
-    def unflatten_keys(self, separator: str = ".") -> Any:
+    def unflatten_keys(self, separator: str = ".") -> Self:
         """Returns the nested Composite: the inverse of `flatten_keys`."""
         nested = self.empty()
-        for key, spec in self._copy_with_shape(self.shape)._entries().items():
-            nested.set(tuple(key.split(separator)), spec)
+        for key, spec in self.exclude().items():
+            nested.set(tuple(str(key).split(separator)), spec)
         return nested
 
-    def separates(self, *keys: Key, default: Any = None) -> Any:
+    def separates(self, *keys: Key, default: object = None) -> Any:
         """Moves these entries from this Composite to a new one, which is returned.
 
         Missing entries are ignored; if all are missing, `default` is returned. Nested Composites that become empty are
@@ -335,22 +338,45 @@ class SpecMapping(TensorSpec):
 
     def lock_(self, recurse: bool | None = None) -> Self:
         """Locks this Composite and nested ones: changes of entries raise a `LockedError`. Returns self."""
-        return self._set_lock(True)
+        self._locked = True
+        for nested in self._nested():
+            nested.lock_()
+        return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
         """Unlocks this Composite and nested ones, and returns self.
 
         Has no effect on a Composite that is not locked: nested ones that were locked before they were set stay locked.
         """
-        return self._set_lock(False) if self.is_locked else self
-
-    def _set_lock(self, value: bool) -> Self:
-        self._locked = value
-        for spec in self._entries().values():
-            if isinstance(spec, SpecMapping):
-                spec._set_lock(value)
+        if self.is_locked:
+            self._locked = False
+            for nested in self._nested():
+                nested.unlock_()
         return self
+
+    def _nested(self) -> Sequence[SpecMapping]:
+        """Returns the nested Composites that are locked with this one."""
+        return [spec for spec in self._entries().values() if isinstance(spec, SpecMapping)]
 
     def _require_unlocked(self, subject: str) -> None:
         if self.is_locked:
             raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() first.")
+
+
+def _walk(
+    tree: SpecMapping,
+    include_nested: bool,
+    leaves_only: bool,
+    is_leaf: IsLeaf | None,
+    static_only: bool,
+    path: tuple[str, ...] = (),
+) -> Iterator[tuple[Key, TensorSpec | None]]:
+    for name, spec in entries_of(tree).items():
+        nested = spec if isinstance(spec, SpecMapping) else None
+        branch = None if nested is None or (is_leaf and is_leaf(type(nested))) else nested
+        if branch is not None and include_nested:
+            yield from _walk(branch, include_nested, leaves_only, is_leaf, static_only, (*path, name))
+        if static_only and not (nested is not None and nested.step_mdp_static):
+            continue
+        if branch is None or not leaves_only:
+            yield (*path, name) if path else name, spec

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
-from tensordict import is_tensor_collection
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ..errors import LockedError
+
+
+def is_tensordict(val: object) -> TypeGuard[TensorDictBase]:
+    """Whether a value is a TensorDict or an instance of another class of tensordict."""
+    return is_tensor_collection(val)
 
 
 def has_entry(val: Any, name: str) -> bool:
@@ -25,7 +30,7 @@ def get_entry(val: Any, name: str) -> Any:
         return val.get(name, as_nested_tensor=True)
 
 
-def put(val: Any, name: str, entry_value: Any, projected: Any) -> None:
+def put(val: TensorDictBase, name: str, entry_value: object, projected: Any) -> None:
     """Replaces the entry `entry_value` of `val` by `projected`; writes into its memory if `val` is locked."""
     if projected is entry_value:
         return

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 import tensordict
 import torch
-from tensordict import NonTensorData, NonTensorStack, is_non_tensor
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Generator
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
-from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
+from .shape_methods import num_movable, rearrange
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
 
 class Sampler(Protocol):
     """The methods of a gymnasium space that `NonTensor` uses."""
 
-    def sample(self) -> Any: ...
-    def seed(self, seed: int) -> Any: ...
-    def contains(self, obj: Any) -> bool: ...
+    def sample(self) -> object: ...
+    def seed(self, seed: int) -> object: ...
+    def contains(self, obj: object) -> bool: ...
 
 
 class NonTensor(TensorSpec):
@@ -50,8 +51,8 @@ class NonTensor(TensorSpec):
         self,
         shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
-        dtype: Any = None,
-        example_data: Any = None,
+        dtype: object = None,
+        example_data: object = None,
         batched: bool | None = None,
         feature_dims: int | None = None,
         *,
@@ -68,29 +69,26 @@ class NonTensor(TensorSpec):
     def space(self) -> Sampler | None:
         return self._space
 
-    def _reshaped(self, op: ShapeOp) -> Self:
-        return self._with(shape=op.out_shape)
-
-    def _example(self, shape: ShapeLike | None) -> Any:
+    def _example(self, shape: ShapeLike | None) -> NonTensorData:
         return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
 
-    def zero(self, shape: ShapeLike | None = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> NonTensorData:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def one(self, shape: ShapeLike | None = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> NonTensorData:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> NonTensorData | NonTensorStack:
         if self._space is None:
             return NonTensorData(self.example_data, batch_size=sizes, device=self.device)
         self._space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
         return _nest_objects([self._space.sample() for _ in range(sizes.numel())], sizes, self.device)
 
-    def mismatch(self, val: Any) -> str | None:
-        if is_non_tensor(val):
-            if not self._shape_matches(val.batch_size):
+    def mismatch(self, val: object) -> str | None:
+        if _is_data(val):
+            if not shape_matches(val.batch_size, self.shape):
                 return f"expected a batch of shape {tuple(self.shape)}, got {tuple(val.batch_size)}"
             objects = _flat_objects(val)
         else:
@@ -99,42 +97,49 @@ class NonTensor(TensorSpec):
         invalid = None if space is None else next((obj for obj in objects if not space.contains(obj)), None)
         return None if invalid is None else f"{invalid!r:.80} is not in {space}"
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the example."""
         if self.is_in(val):
             return val
-        if is_non_tensor(val) and not self._shape_matches(val.batch_size):
+        if _is_data(val) and not shape_matches(val.batch_size, self.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.batch_size)}.")
-        return self._example(val.batch_size[: len(val.batch_size) - self.ndim] if is_non_tensor(val) else ())
+        return self._example(val.batch_size[: len(val.batch_size) - self.ndim] if _is_data(val) else ())
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         """Has no effect, since objects have no dtype."""
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> TensorDictBase | NonTensorData | NonTensorStack:
         """Converts an object to `NonTensorData`, and a list or array as long as the first dimension to a stack."""
-        if is_non_tensor(val):
+        if _is_data(val):
             return val
         shape = concrete(self.shape)
         if shape and isinstance(val, list | tuple | np.ndarray) and len(val) == shape[0]:  # pyright: ignore[reportUnknownArgumentType]
             return NonTensorStack(*(self[0].encode(item) for item in val))  # pyright: ignore[reportUnknownVariableType]
         return NonTensorData(val, batch_size=shape, device=self.device)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Returns the object itself; for a batch, nested lists of objects."""
         if safe:
             self.assert_is_in(val)
-        if not is_non_tensor(val):
+        if not _is_data(val):
             return val
         return val.data if isinstance(val, NonTensorData) else val.tolist()
 
-    def _repr_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"shape": tuple(self.shape)}
+    def _repr_fields(self) -> dict[str, object]:
+        fields: dict[str, object] = {"shape": tuple(self.shape)}
         if self._space is not None:
             fields["space"] = self._space
         return {**fields, "example_data": repr(self.example_data)}
 
 
-def _nest_objects(objects: Sequence[Any], sizes: torch.Size, device: torch.device | None) -> Any:
+def _is_data(val: object) -> TypeGuard[TensorDictBase]:
+    """Whether a value is tensordict's data of an object, or a stack of such."""
+    return is_non_tensor(val)
+
+
+def _nest_objects(
+    objects: Sequence[object], sizes: torch.Size, device: torch.device | None
+) -> NonTensorData | NonTensorStack:
     """Builds non-tensor data of shape `sizes` from objects in row-major order."""
     if not sizes:
         return NonTensorData(objects[0], device=device)
@@ -145,7 +150,7 @@ def _nest_objects(objects: Sequence[Any], sizes: torch.Size, device: torch.devic
     return NonTensorStack(*(_nest_objects(row, sizes[1:], device) for row in rows))
 
 
-def _flat_objects(val: Any) -> list[Any]:
+def _flat_objects(val: TensorDictBase) -> list[object]:
     """Returns all objects of non-tensor data, in row-major order."""
     if isinstance(val, NonTensorData):
         return [val.data]
@@ -177,7 +182,7 @@ class Choice(TensorSpec):
             raise SpaceError(f"Expected choices of one class, got {[type(c).__name__ for c in self.choices]}.")
         first = self.choices[0]
         self._has_specs = isinstance(first, TensorSpec)
-        if not self._has_specs and not is_non_tensor(first):
+        if not self._has_specs and not _is_data(first):
             raise SpaceError(f"Expected specs or non-tensor data to choose among, got {first!r:.80}.")
         properties = {(tuple(c.shape), getattr(c, "dtype", None), str(c.device)) for c in self.choices}
         if len(properties) > 1:
@@ -186,28 +191,28 @@ class Choice(TensorSpec):
         self.dtype = first.dtype if self._has_specs else None
         self.device = first.device
 
-    def _arguments(self) -> dict[str, Any]:
-        return {"choices": self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]}
+    def _state(self) -> Sequence[object]:
+        return self._kind, self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]
 
-    def _with(self, **changes: Any) -> Self:
-        dest = changes.get("device", changes.get("dtype"))
-        return self if dest is None else type(self)([choice.to(dest) for choice in self.choices])
+    def _map(self, function: Callable[[Any], object]) -> Self:
+        return type(self)([function(choice) for choice in self.choices])
 
-    @property
-    def _event_dims(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.choices[0]._event_dims if self._has_specs else 0
+    def _convert(self, dest: torch.device | torch.dtype) -> Self:
+        return self._map(lambda choice: choice.to(dest))
 
-    def _reshaped(self, op: ShapeOp) -> Self:
+    def _num_movable(self) -> int:
+        return num_movable(self.choices[0]) if self._has_specs else self.ndim
+
+    def _rearrange(self, op: ShapeOp) -> Self:
         if self._has_specs:
-            return type(self)([choice._reshaped(op) for choice in self.choices])
-        return type(self)(
-            [_nest_objects([_flat_objects(c)[0]] * op.out_shape.numel(), op.out_shape, c.device) for c in self.choices]
-        )
+            return self._map(lambda spec: rearrange(spec, op))
+        sizes = op.out_shape
+        return self._map(lambda data: _nest_objects([_flat_objects(data)[0]] * sizes.numel(), sizes, data.device))
 
     def clone(self) -> Self:
-        return type(self)([choice.clone() for choice in self.choices])
+        return self._map(lambda choice: choice.clone())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self.clone()  # since tensordict 0.13 warns when its data are deep-copied
 
     def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
@@ -228,32 +233,32 @@ class Choice(TensorSpec):
             return getattr(choice, method_name)(shape)
         return choice.expand(self._sizes(shape))
 
-    def mismatch(self, val: Any) -> str | None:
+    def mismatch(self, val: object) -> str | None:
         if self._has_specs:
             problems = [choice.mismatch(val) for choice in self.choices]
             return None if None in problems else f"in none of the choices: {problems[0]}, …"
-        objects = _flat_objects(val) if is_non_tensor(val) else [val]
+        objects = _flat_objects(val) if _is_data(val) else [val]
         valid_objects = [obj for choice in self.choices for obj in _flat_objects(choice)]
         invalid = next((obj for obj in objects if obj not in valid_objects), None)
         return None if invalid is None else f"{invalid!r:.80} is none of {valid_objects}"
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest value of the first choice or the first object."""
         if self.is_in(val):
             return val
         return self.choices[0].project(val) if self._has_specs else self.zero()
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         if self._has_specs:
             self.choices[0].type_check(value, key)
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Any:
         """Encodes a value with the first choice, or converts an object to `NonTensorData`."""
         if self._has_specs:
             return self.choices[0].encode(val, ignore_device=ignore_device)
-        return val if is_non_tensor(val) else NonTensorData(val, batch_size=concrete(self.shape))
+        return val if _is_data(val) else NonTensorData(val, batch_size=concrete(self.shape))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         if safe:
             self.assert_is_in(val)
         if self._has_specs:

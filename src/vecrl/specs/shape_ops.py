@@ -1,18 +1,18 @@
-"""Operations on shapes as records: each computes the new shape and rearranges tensors of the old shape.
+"""Operations on shapes: each computes the new shape and rearranges tensors of the old shape.
 
 A spec has a shape and several tensors of this shape (bounds, masks, counts). Each operation of torch on shapes is one
-`ShapeOp`, which is applied to the shape and to all these tensors, so no spec implements an operation twice.
-Dimensions of size -1 are dynamic: the tensors of a spec have size 1 there. This module knows torch only, no specs.
+`ShapeOp`: a function of tensors, and for each dimension of the result the dimension that it comes from. So no spec
+implements an operation. Dimensions of size -1 are dynamic: the tensors of a spec have size 1 there. This module knows
+torch only, no specs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from operator import index
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index as as_int
+from types import EllipsisType
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from ..errors import SpaceError
 
 Names = list[str | None]
 ShapeLike = int | Sequence[int]
+IndexItem = int | slice | Tensor | None
+Sources = Sequence[int | None]
 
 # A prime that replaces a dynamic size while torch computes a shape: multiples of it in the result are dynamic.
 _PLACEHOLDER_SIZE = 65537
@@ -39,10 +41,15 @@ def shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return all(a in (-1, b) for a, b in zip(shape, actual[len(actual) - len(shape) :], strict=True))
 
 
+def has_shape(actual: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether `actual` is `shape`, in which -1 stands for any size."""
+    return actual == shape or (len(actual) == len(shape) and shape_matches(actual, shape))
+
+
 def as_size(shape: ShapeLike) -> torch.Size:
     """Converts an integer or a sequence of integers to a shape; -1 is a dynamic size."""
     try:
-        size = torch.Size([shape] if isinstance(shape, int) else map(index, shape))
+        size = torch.Size([shape] if isinstance(shape, int) else map(as_int, shape))
     except TypeError:
         size = None
     if size is None or any(part < -1 for part in size):
@@ -50,11 +57,11 @@ def as_size(shape: ShapeLike) -> torch.Size:
     return size
 
 
-def sizes_of(args: tuple[Any, ...]) -> tuple[int, ...]:
+def sizes_of(args: Sequence[ShapeLike]) -> tuple[int, ...]:
     """Returns the sizes of a call with variable arguments: `(2, 3)` for both `f(2, 3)` and `f((2, 3))`."""
     if len(args) == 1 and not isinstance(args[0], int):
         return tuple(as_size(args[0]))
-    return tuple(int(arg) for arg in args)
+    return tuple(int(arg) for arg in args)  # pyright: ignore[reportArgumentType]
 
 
 def normalize_dim(dim: int, ndim: int, what: str) -> int:
@@ -68,250 +75,230 @@ def normalize_dim(dim: int, ndim: int, what: str) -> int:
     return dim % ndim
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ShapeOp:
-    """One operation on the leading dimensions `in_shape` of tensors.
+    """One operation on the first dimensions of tensors.
 
     Attributes:
+        verb: the name of the operation, for messages.
         in_shape: the shape that is rearranged; dynamic sizes are -1.
         out_shape: the resulting shape.
+        apply: rearranges a tensor, which may have more dimensions after those of `in_shape`.
+        sources: for each dimension of the result, the dimension of `in_shape` that it comes from; None if it is new,
+            merged, split or gathered.
+        merges: whether dimensions that are no sources are merged or split.
+        gathered: if the operation indexes with a single vector, the indexed dimension and that of the result.
+        keeps_names: whether the dimensions of the result have the names of their sources.
+        dynamic_dim: the dimension that becomes dynamic.
     """
 
+    verb: str
     in_shape: torch.Size
-    verb: ClassVar[str] = "rearrange"
+    out_shape: torch.Size
+    apply: Callable[[Tensor], Tensor]
+    sources: Sources
+    merges: bool = False
+    gathered: tuple[int, int] | None = None
+    keeps_names: bool = True
+    dynamic_dim: int | None = None
 
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        """Rearranges `tensor`, which has `tail` more dimensions after those of `in_shape`."""
-        raise NotImplementedError
+    @property
+    def is_identity(self) -> bool:
+        """Whether the operation changes nothing."""
+        return self.out_shape == self.in_shape and list(self.sources) == list(range(len(self.in_shape)))
 
-    def merged_dims(self) -> Sequence[int]:
-        """Returns the sizes that are merged or split. If one is dynamic, tensors must be uniform along it."""
-        return ()
+    def apply_checked(self, tensor: Tensor) -> Tensor:
+        """Rearranges a spec's tensor, which has size 1 in dynamic dimensions.
 
-    def with_trailing(self, tail: Sequence[int]) -> ShapeOp:
-        """Returns the same operation for shapes that have the dimensions `tail` after `in_shape`."""
-        return WithTrailingDims(torch.Size([*self.in_shape, *tail]), self, len(tail))
+        Raises:
+            SpaceError: the tensor is not uniform along a dimension that becomes dynamic, or along the whole shape if a
+                dynamic dimension is merged or split.
+        """
+        if self.merges and self.out_shape != self.in_shape and self._merges_dynamic_size():
+            flat = tensor.reshape(-1, *tensor.shape[len(self.in_shape) :])
+            self._require_uniform(flat, flat[:1])
+            return flat[0].expand(*concrete(self.out_shape), *flat.shape[1:])
+        result = self.apply(tensor)
+        if self.dynamic_dim is not None:
+            self._require_uniform(tensor, result)
+        return result
+
+    def _merges_dynamic_size(self) -> bool:
+        return any(size == -1 and dim not in self.sources for dim, size in enumerate(self.in_shape))
+
+    def _require_uniform(self, tensor: Tensor, first_slice: Tensor) -> None:
+        if not bool((tensor == first_slice).all()):
+            raise SpaceError(
+                f"Cannot {self.verb} a spec of shape {tuple(self.in_shape)}: a dimension is dynamic, and bounds, "
+                "counts or masks differ along it."
+            )
 
     def names(self, names: Names) -> Names:
         """Returns the names of the resulting dimensions."""
-        return [None] * len(self.out_shape)
+        return [names[source] if self.keeps_names and source is not None else None for source in self.sources]
 
-    @cached_property
-    def out_shape(self) -> torch.Size:
-        sizes = [_PLACEHOLDER_SIZE if size == -1 else size for size in self.in_shape]
-        try:
-            shape = self.apply(torch.empty(sizes, device="meta"), 0).shape
-        except IndexError:
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:
-            arguments = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name != "in_shape")
-            raise SpaceError(
-                f"Cannot {self.verb} a spec of shape {tuple(self.in_shape)} with {arguments}: the sizes do not fit."
-            ) from error
-        if -1 not in self.in_shape:
-            return shape
-        return torch.Size([-1 if size and size % _PLACEHOLDER_SIZE == 0 else size for size in shape])
+    def with_trailing(self, tail: Sequence[int]) -> ShapeOp:
+        """Returns the same operation for shapes that have the dimensions `tail` after `in_shape`."""
+        if not tail:
+            return self
+        ndim = len(self.in_shape)
+        sources = [*self.sources, *range(ndim, ndim + len(tail))]
+        return self._resize(torch.Size([*self.in_shape, *tail]), torch.Size([*self.out_shape, *tail]), sources)
 
-    def apply_checked(self, tensor: Tensor, tail: int = 0) -> Tensor:
-        """Rearranges a spec's tensor, which has size 1 in dynamic dimensions and `tail` more dimensions.
+    def without_trailing(self, count: int) -> ShapeOp | None:
+        """Returns the same operation for shapes without the last `count` dimensions; None if it changes these."""
+        start = len(self.in_shape) - count
+        is_source = list(self.sources[-count:]) == list(range(start, len(self.in_shape)))
+        if not is_source or self.out_shape[-count:] != self.in_shape[start:]:
+            return None
+        return self._resize(self.in_shape[:start], self.out_shape[:-count], self.sources[:-count])
 
-        Raises:
-            SpaceError: the sizes do not fit, or the tensor is not uniform along a dynamic size that is merged or split.
+    def _resize(self, in_shape: torch.Size, out_shape: torch.Size, sources: Sources) -> ShapeOp:
+        flags = (self.merges, self.gathered, self.keeps_names, self.dynamic_dim)
+        return ShapeOp(self.verb, in_shape, out_shape, self.apply, sources, *flags)
+
+    def for_slice(self, dim: int, size: int, in_shape: torch.Size, position: int | None, item: int) -> ShapeOp:
+        """Returns the operation on one slice of a tensor: what it does beside the dimension `dim`, of size `size`.
+
+        Args:
+            dim: a dimension that the operation does not merge.
+            size: its size.
+            in_shape: the shape of the slice. Its sizes may differ from those of this operation.
+            position: the dimension of the result that corresponds to `dim`; None if the result has none.
+            item: which element along `position` of the result the slice becomes.
         """
-        out_shape = self.out_shape  # raises a SpaceError if the sizes do not fit
-        if -1 not in self.merged_dims() or out_shape == self.in_shape:
-            return self.apply(tensor, tail)
-        flat = tensor.reshape(-1, *tensor.shape[tensor.ndim - tail :])
-        if not bool((flat == flat[:1]).all()):
-            raise SpaceError(
-                f"Cannot {self.verb} a spec of the dynamic shape {tuple(self.in_shape)}, since bounds, counts or masks "
-                f"differ along it."
-            )
-        return flat[0].expand(*concrete(out_shape), *flat.shape[1:])
+
+        def apply_to_slice(tensor: Tensor) -> Tensor:
+            result = self.apply(tensor.unsqueeze(dim).expand((*tensor.shape[:dim], size, *tensor.shape[dim:])))
+            return result if position is None else result.select(position, item)
+
+        sources = [s if s is None else s - (s > dim) for out, s in enumerate(self.sources) if out != position]
+        dynamic_dim = None if self.dynamic_dim is None else self.dynamic_dim - (self.dynamic_dim > dim)
+        return shape_op(self.verb, in_shape, apply_to_slice, sources, dynamic_dim=dynamic_dim)
 
 
-@dataclass(frozen=True)
-class WithTrailingDims(ShapeOp):
-    """An operation on the leading dimensions of a shape that has `num_trailing` more."""
+def shape_op(
+    verb: str,
+    in_shape: torch.Size,
+    apply: Callable[[Tensor], Tensor],
+    sources: Sources,
+    arguments: object = "",
+    *,
+    merges: bool = False,
+    gathered: tuple[int, int] | None = None,
+    keeps_names: bool = True,
+    dynamic_dim: int | None = None,
+) -> ShapeOp:
+    """Returns a `ShapeOp` with the shape that `apply` gives.
 
-    inner: ShapeOp
-    num_trailing: int
-
-    @property
-    def verb(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.verb
-
-    @cached_property
-    def out_shape(self) -> torch.Size:
-        return torch.Size([*self.inner.out_shape, *self.in_shape[len(self.in_shape) - self.num_trailing :]])
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return self.inner.apply(tensor, tail + self.num_trailing)
-
-    def apply_checked(self, tensor: Tensor, tail: int = 0) -> Tensor:
-        return self.inner.apply_checked(tensor, tail + self.num_trailing)
-
-
-@dataclass(frozen=True)
-class Expand(ShapeOp):
-    """Expands as `torch.Tensor.expand`; -1 keeps a size."""
-
-    sizes: tuple[int, ...]
-    verb: ClassVar[str] = "expand"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.expand((*self.sizes, *tensor.shape[tensor.ndim - tail :]))
-
-    def names(self, names: Names) -> Names:
-        return [None] * (len(self.out_shape) - len(names)) + names
+    Raises:
+        SpaceError: `apply` fails for tensors of shape `in_shape`; the message has `arguments`.
+    """
+    probe = torch.empty([_PLACEHOLDER_SIZE if size == -1 else size for size in in_shape], device="meta")
+    try:
+        sizes = list(apply(probe).shape)
+    except IndexError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise SpaceError(
+            f"Cannot {verb} a spec of shape {tuple(in_shape)} with {arguments}: the sizes do not fit."
+        ) from error
+    if -1 in in_shape:
+        sizes = [-1 if size and size % _PLACEHOLDER_SIZE == 0 else size for size in sizes]
+    if dynamic_dim is not None:
+        sizes[dynamic_dim] = -1
+    return ShapeOp(verb, in_shape, torch.Size(sizes), apply, sources, merges, gathered, keeps_names, dynamic_dim)
 
 
-@dataclass(frozen=True)
-class Reshape(ShapeOp):
+def reshape_op(shape: torch.Size, sizes: Sequence[int]) -> ShapeOp:
     """Reshapes as `torch.Tensor.reshape`; one -1 is inferred."""
+    resolved = list(sizes)
+    if resolved.count(-1) == 1 and -1 not in shape:
+        known_size = -math.prod(resolved)
+        resolved[resolved.index(-1)] = math.prod(shape) // known_size if known_size else 0
 
-    sizes: tuple[int, ...]
-    verb: ClassVar[str] = "reshape"
+    def apply(tensor: Tensor) -> Tensor:
+        return tensor.reshape((*resolved, *tensor.shape[len(shape) :]))
 
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.reshape((*self._inferred_sizes(), *tensor.shape[tensor.ndim - tail :]))
-
-    def merged_dims(self) -> Sequence[int]:
-        return self.in_shape
-
-    def _inferred_sizes(self) -> tuple[int, ...]:
-        if self.sizes.count(-1) != 1 or -1 in self.in_shape:
-            return self.sizes
-        known_size = -math.prod(self.sizes)
-        inferred = math.prod(self.in_shape) // known_size if known_size else 0
-        return tuple(inferred if size == -1 else size for size in self.sizes)
-
-
-@dataclass(frozen=True)
-class Flatten(ShapeOp):
-    """Merges the dimensions `start` to `end`, counted from the front."""
-
-    start: int
-    end: int
-    verb: ClassVar[str] = "flatten"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.flatten(self.start, self.end)
-
-    def merged_dims(self) -> Sequence[int]:
-        return self.in_shape[self.start : self.end + 1]
-
-    def names(self, names: Names) -> Names:
-        return [*names[: self.start], None, *names[self.end + 1 :]]
+    op = shape_op("reshape", shape, apply, (), tuple(sizes), merges=True, keeps_names=False)
+    num_kept = 0  # of the last dimensions
+    for before, after in zip(reversed(shape), reversed(op.out_shape), strict=False):
+        if before != after or before == -1:
+            break
+        num_kept += 1
+    op.sources = [*[None] * (len(op.out_shape) - num_kept), *range(len(shape) - num_kept, len(shape))]
+    return op
 
 
-@dataclass(frozen=True)
-class Unflatten(ShapeOp):
-    """Splits the dimension `dim`, counted from the front."""
+def index_op(shape: torch.Size, argument: object) -> ShapeOp:
+    """Indexes as `tensor[argument]`. A slice of a dynamic dimension stays dynamic.
 
-    dim: int
-    sizes: tuple[int, ...]
-    verb: ClassVar[str] = "unflatten"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.unflatten(self.dim, self.sizes)
-
-    def merged_dims(self) -> Sequence[int]:
-        return self.in_shape[self.dim : self.dim + 1]
-
-    def names(self, names: Names) -> Names:
-        return [*names[: self.dim], *[None] * len(self.sizes), *names[self.dim + 1 :]]
-
-
-@dataclass(frozen=True)
-class Squeeze(ShapeOp):
-    """Removes the dimensions `dims`, all of size one."""
-
-    dims: tuple[int, ...]
-    verb: ClassVar[str] = "squeeze"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.squeeze(self.dims) if self.dims else tensor
-
-    def names(self, names: Names) -> Names:
-        return [name for dim, name in enumerate(names) if dim not in self.dims]
+    Raises:
+        IndexError: `argument` has too many items, several ellipses, or an item that is out of range or no index.
+    """
+    items = _index_items(argument, shape)
+    sources: list[int | None] = []
+    tensors: list[Tensor] = []
+    indexed: list[tuple[int, int]] = []  # for each tensor, its dimension, and how many dimensions are before it
+    dim = 0
+    for item in items:
+        if isinstance(item, Tensor):
+            tensors.append(item)
+            indexed.append((dim, len(sources)))
+        elif not isinstance(item, int):
+            sources.append(None if item is None else dim)
+        dim += item is not None
+    sources += range(dim, len(shape))
+    gathered = None
+    if tensors:  # torch moves their dimensions to the front if there are others between them
+        position = indexed[0][1] if len({before for _, before in indexed}) == 1 else 0
+        sources[position:position] = [None] * max(tensor.ndim for tensor in tensors)
+        gathered = (indexed[0][0], position) if [tensor.ndim for tensor in tensors] == [1] else None
+    return shape_op(
+        "index", shape, lambda tensor: tensor[items], sources, argument, gathered=gathered, keeps_names=not tensors
+    )
 
 
-@dataclass(frozen=True)
-class Unsqueeze(ShapeOp):
-    """Inserts a dimension of size one before `dim`."""
-
-    dim: int
-    verb: ClassVar[str] = "unsqueeze"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.unsqueeze(self.dim)
-
-    def names(self, names: Names) -> Names:
-        return [*names[: self.dim], None, *names[self.dim :]]
+def drop_full_slices(argument: object, num_movable: int, num_fixed: int) -> object:
+    """Returns an index without the last `num_fixed` items, if it has an item for each dimension and these are `:`."""
+    if not isinstance(argument, tuple):
+        return argument
+    num_indexed = sum(item is not None and item is not Ellipsis for item in argument)  # pyright: ignore[reportUnknownVariableType]
+    last_items = argument[-num_fixed:]  # pyright: ignore[reportUnknownVariableType]
+    is_full = all(isinstance(item, slice) and item == slice(None) for item in last_items)  # pyright: ignore[reportUnknownVariableType]
+    return argument[:-num_fixed] if num_indexed == num_movable + num_fixed and is_full else argument  # pyright: ignore[reportUnknownVariableType]
 
 
-@dataclass(frozen=True)
-class Permute(ShapeOp):
-    """Reorders the dimensions; `dims` are counted from the front."""
-
-    dims: tuple[int, ...]
-    verb: ClassVar[str] = "permute"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor.permute(*self.dims, *range(tensor.ndim - tail, tensor.ndim))
-
-    def names(self, names: Names) -> Names:
-        return [names[dim] for dim in self.dims]
-
-
-@dataclass(frozen=True)
-class Index(ShapeOp):
-    """Indexes as `tensor[index]`. A slice of a dynamic dimension stays dynamic."""
-
-    items: tuple[Any, ...]
-    verb: ClassVar[str] = "index"
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        return tensor[self.items]
-
-    def names(self, names: Names) -> Names:
-        if any(isinstance(item, Tensor) for item in self.items):
-            return [None] * len(self.out_shape)
-        kept_names, remaining = Names(), iter(names)
-        for item in self.items:
-            name = None if item is None else next(remaining)
-            if not isinstance(item, int):
-                kept_names.append(name)
-        return [*kept_names, *remaining]
-
-    @classmethod
-    def from_index(cls, index: Any, shape: torch.Size) -> Index:
-        """Builds the operation from the argument of `__getitem__`.
-
-        Raises:
-            IndexError: `index` has too many items, several ellipses, or an item that is out of range or no index.
-        """
-        items: list[Any] = []
-        for item in index if isinstance(index, tuple) else (index,):  # pyright: ignore[reportUnknownVariableType]
-            items.extend(_index_items(item))
-        num_missing = len(shape) - sum(item is not None and item is not Ellipsis for item in items)
-        if num_missing < 0:
-            raise IndexError(f"Too many indices for a spec of shape {tuple(shape)}: {index!r}.")
-        ellipses = [position for position, item in enumerate(items) if item is Ellipsis]
-        if len(ellipses) > 1:
-            raise IndexError("An index can hold only one ellipsis ('...').")
-        for position in ellipses:
-            items[position : position + 1] = [slice(None)] * num_missing
-        return cls(shape, tuple(_validate_items(items, shape)))
+def _index_items(argument: object, shape: torch.Size) -> tuple[IndexItem, ...]:
+    """Converts the argument of `__getitem__` to one item per indexed or inserted dimension."""
+    items: list[IndexItem | EllipsisType] = []
+    for item in argument if isinstance(argument, tuple) else (argument,):  # pyright: ignore[reportUnknownVariableType]
+        items.extend(_convert_item(item))
+    num_missing = len(shape) - sum(item is not None and item is not Ellipsis for item in items)
+    if num_missing < 0:
+        raise IndexError(f"Too many indices for a spec of shape {tuple(shape)}: {argument!r}.")
+    if sum(item is Ellipsis for item in items) > 1:
+        raise IndexError("An index can hold only one ellipsis ('...').")
+    validated: list[IndexItem] = []
+    dim = 0
+    for item in items:
+        if isinstance(item, EllipsisType):
+            validated += [slice(None)] * num_missing
+            dim += num_missing
+        elif item is None:
+            validated.append(None)
+        else:
+            validated.append(_validate_item(item, shape[dim], shape))
+            dim += 1
+    return tuple(validated)
 
 
-def _index_items(item: Any) -> list[Any]:
+def _convert_item(item: object) -> list[IndexItem | EllipsisType]:
     """Converts one item of an index to integers, slices, None, Ellipsis and index tensors."""
-    if item is None or item is Ellipsis or isinstance(item, slice):
+    if item is None or isinstance(item, slice | EllipsisType):
         return [item]
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
-        return [int(item)]
+        return [int(item)]  # pyright: ignore[reportUnknownArgumentType]
     try:
         tensor = torch.as_tensor(list(item) if isinstance(item, range) else item)
     except (TypeError, ValueError, RuntimeError):
@@ -323,53 +310,15 @@ def _index_items(item: Any) -> list[Any]:
     return [tensor.long()]
 
 
-def _validate_items(items: list[Any], shape: torch.Size) -> list[Any]:
-    """Checks `items` against `shape`, and adapts those of dynamic dimensions to size 1."""
-    validated: list[Any] = []
-    sizes = iter(shape)
-    for item in items:
-        if item is None:
-            validated.append(None)
-            continue
-        size = next(sizes)
-        if size == -1:
-            validated.append(slice(None) if isinstance(item, slice) else item * 0)
-            continue
-        lowest, highest = _index_range(item)
-        if not (-size <= lowest and highest < size):
-            raise IndexError(f"Expected an index below {size} for a spec of shape {tuple(shape)}, got {item}.")
-        validated.append(item)
-    return validated
-
-
-def _index_range(item: Any) -> tuple[int, int]:
-    """Returns the least and greatest index in an item; (0, -1) if no index can be out of range."""
-    if isinstance(item, int):
-        return item, item
-    if isinstance(item, Tensor) and item.numel():
-        return int(item.min()), int(item.max())
-    return 0, -1
-
-
-@dataclass(frozen=True)
-class MakeDynamic(ShapeOp):
-    """Makes the size of a dimension dynamic (-1)."""
-
-    dim: int
-    verb: ClassVar[str] = "make dynamic a dimension of"
-
-    @cached_property
-    def out_shape(self) -> torch.Size:
-        return torch.Size([*self.in_shape[: self.dim], -1, *self.in_shape[self.dim + 1 :]])
-
-    def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        first_slice = tensor.narrow(self.dim, 0, min(1, tensor.shape[self.dim]))
-        if not bool((tensor == first_slice).all()):
-            raise SpaceError(
-                f"Cannot make dimension {self.dim} of shape {tuple(self.in_shape)} dynamic: bounds, counts or masks "
-                f"differ along it."
-            )
-        return first_slice
-
-    def names(self, names: Names) -> Names:
-        return names
+def _validate_item(item: int | slice | Tensor, size: int, shape: torch.Size) -> int | slice | Tensor:
+    """Checks an item for a dimension of this size; for a dynamic dimension, adapts it to size 1."""
+    if isinstance(item, slice):
+        return slice(None) if size == -1 else item
+    if size == -1:
+        return item * 0
+    lowest, highest = item, item
+    if isinstance(item, Tensor):
+        lowest, highest = (int(item.min()), int(item.max())) if item.numel() else (0, -1)
+    if lowest < -size or highest >= size:
+        raise IndexError(f"Expected an index below {size} for a spec of shape {tuple(shape)}, got {item}.")
+    return item

@@ -16,12 +16,12 @@ from ..errors import SpaceError
 from . import shape_ops
 from .base import Device, TensorSpec
 from .composite import Composite
-from .composite_mapping import MISSING, key_path
+from .composite_mapping import MISSING, copy_with_shape, entries_of, key_path
 from .lazy_stack import LazyStack
 
 
 @TensorSpec.implements_for_spec(torch.stack)
-def stack_specs(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def stack_specs(tensors: Sequence[object], dim: int = 0, *, out: object = None) -> Any:
     """Returns the spec of values stacked along `dim`: an ordinary spec if the specs are equal, else a lazy stack.
 
     Raises:
@@ -29,21 +29,24 @@ def stack_specs(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any
     """
     if out is not None:
         raise SpaceError("Specs cannot be stacked into an existing one. Omit `out`.")
-    specs = list(tensors)
+    specs: list[Any] = list(tensors)
     if not specs:
         raise SpaceError("Expected at least one spec to stack.")
-    invalid = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
-    if invalid is not None:
-        raise SpaceError(f"Expected only specs to stack, got a {type(invalid).__name__} among them.")
+    if not all(isinstance(spec, TensorSpec) for spec in specs):
+        raise SpaceError(f"Expected only specs to stack, got {', '.join(type(spec).__name__ for spec in specs)}.")
     first_spec = specs[0]
     dim = shape_ops.normalize_dim(dim, first_spec.ndim + 1, "stack along")
-    if all(spec == first_spec for spec in specs) and dim <= first_spec.ndim - first_spec._event_dims:
-        sizes = [*first_spec.shape[:dim], len(specs), *first_spec.shape[dim:]]
-        return first_spec.unsqueeze(dim).expand(*(-1 if i != dim else size for i, size in enumerate(sizes)))
+    if all(spec == first_spec for spec in specs):
+        try:
+            sizes = [-1] * (first_spec.ndim + 1)
+            sizes[dim] = len(specs)
+            return first_spec.unsqueeze(dim).expand(*sizes)
+        except SpaceError:
+            pass  # behind the dimension of a one-hot row, specs can only be stacked lazily
     return (StackedComposite if isinstance(first_spec, Composite) else Stacked)(*specs, dim=dim)
 
 
-class Stacked(LazyStack):
+class Stacked(LazyStack[TensorSpec]):
     """A lazy stack of leaf specs of unequal shapes, bounds or classes.
 
     Sizes that differ are -1 in the shape. Values are ordinary tensors if the shapes are equal, else nested tensors.
@@ -61,21 +64,21 @@ class Stacked(LazyStack):
 
     _kind = "Stacked"
 
-    def __init__(self, *specs: Any, dim: int):
+    def __init__(self, *specs: TensorSpec, dim: int):
         if any(isinstance(spec, Composite) for spec in specs):
             raise SpaceError("Stacked holds leaf specs; StackedComposite holds Composites.")
-        self._init_stack(specs, dim)
+        super().__init__(*specs, dim=dim)
         self.shape = self._stacked_shape()
         self.dtype = self.specs[0].dtype
         self.device = self.specs[0].device
         domains = {spec.domain for spec in self.specs}
         self.domain = domains.pop() if len(domains) == 1 else None
 
-    def _stack_rows(self, rows: list[Any], dim: int) -> Any:
+    def _stack_rows(self, rows: Sequence[Any], dim: int) -> Any:
         if not isinstance(rows[0], Tensor):
             return super()._stack_rows(rows, dim)
         if len({row.shape for row in rows}) == 1:
-            return torch.stack(rows, dim)
+            return torch.stack(list(rows), dim)
         if dim:
             raise SpaceError(
                 f"Values of the unequal shapes {[tuple(row.shape) for row in rows]} can only be nested along the "
@@ -83,9 +86,9 @@ class Stacked(LazyStack):
             )
         with warnings.catch_warnings():  # torch warns that nested tensors are a prototype
             warnings.simplefilter("ignore", UserWarning)
-            return torch.nested.nested_tensor(rows)
+            return torch.nested.nested_tensor(list(rows))
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest values of the specs."""
         if self.is_in(val):
             return val
@@ -93,7 +96,7 @@ class Stacked(LazyStack):
         has_batch = isinstance(val, Tensor) and not val.is_nested
         return self._stack_rows(rows, self._dim_in(val) if has_batch else self.dim)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Converts to an array, or to a list of arrays if their shapes differ."""
         rows = self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
@@ -101,14 +104,14 @@ class Stacked(LazyStack):
             return np.stack(rows, self.dim + batch)
         return rows
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: Any, key: object = None) -> None:
         self.specs[0].type_check(value, key)
 
     def __repr__(self) -> str:
         return f"Stacked({', '.join(map(repr, self.specs))}, dim={self.dim})"
 
 
-class StackedComposite(LazyStack, Composite):
+class StackedComposite(LazyStack[Composite], Composite):
     """A lazy stack of Composites with unequal keys or entries; the spec of a lazily stacked TensorDict.
 
     Its keys are those that all Composites have. `spec[i]` along the stacked dimension is the Composite itself, with all
@@ -126,10 +129,10 @@ class StackedComposite(LazyStack, Composite):
 
     _kind = "StackedComposite"
 
-    def __init__(self, *specs: Any, dim: int):
-        if not all(isinstance(spec, Composite) for spec in specs):
+    def __init__(self, *specs: Composite, dim: int):
+        if not all(isinstance(spec, Composite) for spec in specs):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpaceError("StackedComposite holds Composites; Stacked holds leaf specs.")
-        self._init_stack(specs, dim)
+        super().__init__(*specs, dim=dim)
         self.data_cls = None
         self.step_mdp_static = all(spec.step_mdp_static for spec in self.specs)
 
@@ -148,60 +151,59 @@ class StackedComposite(LazyStack, Composite):
         names = self.specs[0].names
         return [*names[: self.dim], None, *names[self.dim :]]
 
-    def _entries(self) -> dict[str, Any]:
-        first_entries, *other_entries = (spec._entries() for spec in self.specs)
+    def _entries(self) -> dict[str, TensorSpec | None]:
+        first_entries, *other_entries = (entries_of(spec) for spec in self.specs)
         common_names = [name for name in first_entries if all(name in entries for entries in other_entries)]
         return {
             name: self._stack_entries([first_entries[name], *(entries[name] for entries in other_entries)])
             for name in common_names
         }
 
-    def _stack_entries(self, entries: list[Any]) -> Any:
+    def _stack_entries(self, entries: Sequence[TensorSpec | None]) -> TensorSpec | None:
         if any(entry is None for entry in entries):
             return None
-        if all(isinstance(entry, Composite) for entry in entries):
-            return StackedComposite(*entries, dim=self.dim)  # also if they are equal, so that changes apply to them
-        return torch.stack(entries, self.dim)
+        composites = [entry for entry in entries if isinstance(entry, Composite)]
+        if len(composites) == len(entries):
+            return StackedComposite(*composites, dim=self.dim)  # also if they are equal, so that changes apply to them
+        return stack_specs(entries, self.dim)
 
-    def _set_entry(self, name: str, spec: Any) -> None:
+    def _set_entry(self, name: str, spec: TensorSpec | None) -> None:
         self._set_parts((name,), spec)
 
-    def _set_parts(self, key: tuple[str, ...], spec: Any) -> None:
+    def _set_parts(self, key: tuple[str, ...], spec: TensorSpec | None) -> None:
         parts = [None] * len(self.specs) if spec is None else spec.unbind(self.dim)
         for composite, part in zip(self.specs, parts, strict=True):
             composite.set(key, part)
 
     def _delete_entry(self, name: str) -> None:
         for spec in self.specs:
-            spec._delete_entry(name)
+            spec.pop(name)
 
-    def set(self, name: Any, spec: Any) -> Self:
+    def set(self, name: object, spec: object) -> Self:
         self._require_unlocked(f"{name!r}")
         key = key_path(name)
         self._set_parts(key, self._validated_entry(key[-1], spec))
         return self
 
-    def pop(self, key: Any, default: Any = MISSING) -> Any:
+    def pop(self, key: object, default: object = MISSING) -> Any:
         self._require_unlocked(f"{key!r}")
         result = self.get(key, default)
         for spec in self.specs:
             spec.pop(key, None)
         return result
 
-    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Any:
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Self:
         inner_shape = torch.Size([*shape[: self.dim], *shape[self.dim + 1 :]])
         return self._map_specs(
-            lambda spec: spec._copy_with_shape(inner_shape if len(inner_shape) > spec.ndim else spec.shape, device)
+            lambda spec: copy_with_shape(spec, inner_shape if len(inner_shape) > spec.ndim else spec.shape, device)
         )
 
     @property
     def is_locked(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         return any(spec.is_locked for spec in self.specs)
 
-    def _set_lock(self, value: bool) -> Self:
-        for spec in self.specs:
-            spec._set_lock(value)
-        return self
+    def _nested(self) -> Sequence[Composite]:
+        return self.specs
 
     def to(self, dest: Device | torch.dtype) -> Self:
         return self if dest is None else self._map_specs(lambda spec: spec.to(dest))
@@ -211,7 +213,7 @@ class StackedComposite(LazyStack, Composite):
             spec.clear_device_()
         return self
 
-    def empty(self) -> Any:
+    def empty(self) -> Self:
         return self._map_specs(lambda spec: spec.empty())
 
     def project(self, val: Any) -> Any:
@@ -226,11 +228,11 @@ class StackedComposite(LazyStack, Composite):
         rows_are_views = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
         return val if rows_are_views or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Converts to a list of nested dicts, one per Composite."""
         return self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         for spec, row in zip(self.specs, self._unstack(value), strict=True):
             spec.type_check(row, key)
 

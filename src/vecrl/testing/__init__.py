@@ -9,22 +9,25 @@ The author of an adapter derives a test class from the suite and says how to mak
             return DriftSimulator(num_envs)
 
 vecrl's own parts are tested by the same suites. Each test says in its docstring what it demands. The suites need pytest
-only to be collected: they use plain assertions. They know the public interfaces alone.
+only to be collected: they use plain assertions, which show the compared values under pytest. They know the public
+interfaces alone.
 """
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .backends import BackendConformance
+    from .batch_simulators import BatchSimulatorConformance
     from .envs import EnvConformance
     from .independent_rows import IndependentRowsEnv
-    from .simulators import BatchSimulatorConformance, SimulatorConformance
+    from .simulators import SimulatorConformance
     from .transforms import TransformConformance
 
 _MODULES = {
     "BackendConformance": "backends",
-    "BatchSimulatorConformance": "simulators",
+    "BatchSimulatorConformance": "batch_simulators",
     "EnvConformance": "envs",
     "IndependentRowsEnv": "independent_rows",
     "SimulatorConformance": "simulators",
@@ -40,8 +43,13 @@ __all__ = [
     "TransformConformance",
 ]
 
+if "pytest" in sys.modules:  # pytest shows the values in assertions of the modules that it rewrites
+    sys.modules["pytest"].register_assert_rewrite(
+        *(f"{__name__}.{module}" for module in {*_MODULES.values(), "comparisons"})
+    )
 
-def __getattr__(name: str) -> Any:
+
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)

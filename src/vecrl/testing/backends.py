@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -13,14 +14,21 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..engine.infos import InfoDict
 from ..engine.pool import Pool
+from ..engine.simulator import ResetOptions, Simulator
+from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..errors import ClosedError, StepTimeout, WorkerCrash, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from .comparisons import error_of
 
+Part = tuple[Callable[[], Simulator], int]
+Obs = dict[str, Tree]
+Values = dict[str, object]
 
-class CountingEnv(gymnasium.Env[Any, Any]):
+
+class CountingEnv(gymnasium.Env[Obs, Tree]):
     """Observes its number, its episode and its step, and a text; ends after `length` steps.
 
     Args:
@@ -40,17 +48,17 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.number, self.length, self.fault = number, length, fault
         self.episode, self.count = -1, 0
 
-    def _observe(self) -> dict[str, Any]:
+    def _observe(self) -> Obs:
         count = np.array([self.number, self.episode, self.count], np.float64)
         return {"count": count, "text": f"{self.number}-{self.count}"}
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> tuple[Obs, InfoDict]:
         """Resets the environment; the info has a random number that the seed determines."""
         super().reset(seed=seed)
         self.episode, self.count = self.episode + 1, 0
         return self._observe(), {"draw": float(self.np_random.random())}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Tree) -> tuple[Obs, float, bool, bool, InfoDict]:
         """Steps the environment; the reward is the action plus the step."""
         self.count += 1
         if self.fault and self.count == 2 and self.episode == 0:
@@ -91,8 +99,8 @@ class BackendConformance:
         faults = faults or ("",) * 4
         makers = [partial(CountingEnv, i, 3 + i, fault) for i, fault in enumerate(faults)]
         halves = [makers[: len(makers) // 2], makers[len(makers) // 2 :]]
-        parts: Any = [(partial(GymnasiumSimulator, half), len(half)) for half in halves]
-        name: Any = self.backend if backend is None else backend
+        parts: list[Part] = [(partial(GymnasiumSimulator, half), len(half)) for half in halves]
+        name = self.backend if backend is None else backend
         return closing(Pool(parts, name, **(self.options if backend is None else {}), **options))
 
     def test_the_backend_has_every_method(self) -> None:
@@ -121,7 +129,7 @@ class BackendConformance:
 
     def test_trajectories_equal_those_of_the_serial_backend(self) -> None:
         """Equal seeds and actions give equal transitions, with resets within the step, by masks and by ids."""
-        results: list[list[Any]] = []
+        results: list[list[Values]] = []
         for backend in (None, "serial"):
             with self.pool(backend=backend) as pool:
                 result = [_values(pool.reset([1, 2, 3, 4]))]
@@ -163,7 +171,7 @@ class BackendConformance:
             pool.reset([1, 2, 3, 4])
             pool.step(np.zeros(4, int))
             states = pool.get_state()
-            futures: list[Any] = []
+            futures: list[list[Values]] = []
             for _ in range(2):
                 pool.set_state(states)
                 futures.append([_values(pool.step(np.ones(4, int), reset_done=True)) for _ in range(7)])
@@ -230,9 +238,9 @@ class BackendConformance:
             error_of(ClosedError, pool.reset)
 
 
-def _values(t: Transition) -> dict[str, Any]:
+def _values(t: Transition) -> Values:
     """The fields of a transition as plain values."""
-    values: dict[str, Any] = {name: getattr(t, name).tolist() for name in ("ids", "reward", "terminated", "truncated")}
+    values: Values = {name: getattr(t, name).tolist() for name in ("ids", "reward", "terminated", "truncated")}
     for name in ("obs", "next_obs"):
         tree = getattr(t, name)
         values[name] = tree["count"].tolist(), list(tree["text"])

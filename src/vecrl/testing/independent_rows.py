@@ -56,7 +56,7 @@ class IndependentRowsEnv(EnvBase):
             self.batch_size,
         )
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         mask = self._mask(tensordict, "_reset")
         self.ticks = torch.where(mask, 0, self.ticks)
         self.episode = self.episode + mask

@@ -1,272 +1,17 @@
-"""What every `Simulator` and every `BatchSimulator` must do; see `vecrl.testing`."""
+"""What every `Simulator` must do; see `vecrl.testing`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import closing
 
 import gymnasium
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..engine.pool import Pool
-from ..engine.simulator import (
-    BatchSimulator,
-    BatchStep,
-    Simulator,
-    SupportsState,
-    SupportsStepAndReset,
-    SupportsStepWhere,
-)
+from ..engine.simulator import Simulator, SupportsState
+from ..engine.space_layout import Tree
 from ..engine.transition import Transition
-from ..vector import BatchedVectorEnv
-
-SEEDS = 11, 5, 2**31
-
-
-class BatchSimulatorConformance:
-    """Tests of a `BatchSimulator`. Derive a class with a name that begins with `Test`, and define `make`.
-
-    Attributes:
-        num_steps: steps of each comparison; enough of them that some episode ends.
-        tolerance: how much observations and rewards may differ between batches of different sizes; 0 means not a bit.
-        deterministic_reset: whether every episode begins with the same observation.
-        endless: whether episodes never end.
-
-    >>> from vecrl.simulators.native import make_native
-    >>> class TestCartPole(BatchSimulatorConformance):
-    ...     def make(self, num_envs):
-    ...         return make_native("CartPole-v1", num_envs)
-    >>> TestCartPole().test_equal_seeds_give_equal_episodes()
-    """
-
-    num_steps = 30
-    tolerance = 0.0
-    deterministic_reset = False
-    endless = False
-
-    def make(self, num_envs: int) -> BatchSimulator:
-        """Returns a new simulator of `num_envs` rows, which the test closes."""
-        raise NotImplementedError(f"Expected {type(self).__name__} to define make(num_envs).")
-
-    def action(self, simulator: BatchSimulator, step: int) -> Tensor:
-        """Returns the actions `[n, ...]` of one step. Row i of a larger batch gets what row i of a smaller one gets."""
-        rows: list[np.ndarray] = []
-        for row in range(simulator.num_envs):
-            simulator.action_space.seed(1000 * step + row)
-            rows.append(np.asarray(simulator.action_space.sample()))
-        return torch.from_numpy(np.stack(rows)).to(simulator.device)
-
-    # -- shapes ------------------------------------------------------------------------------------
-
-    def test_attributes_describe_the_rows(self) -> None:
-        """`num_envs`, spaces of one row, device, metadata and render mode are there."""
-        with _closed(self.make, 3) as sim:
-            assert isinstance(sim, BatchSimulator), "some method or attribute of BatchSimulator is missing"
-            assert sim.num_envs == 3
-            assert isinstance(sim.observation_space, gymnasium.Space)
-            assert isinstance(sim.action_space, gymnasium.Space)
-            torch.device(sim.device)
-            assert sim.render_mode is None or sim.render_mode in sim.metadata["render_modes"]
-
-    def test_results_have_the_declared_shapes(self) -> None:
-        """Observations are elements of the space, rewards `[n]` floating, flags `[n]` bool, infos `[n, ...]`."""
-        for num_envs in (1, 3):
-            with _closed(self.make, num_envs) as sim:
-                _check_obs(sim, sim.reset(list(SEEDS[:num_envs])))
-                for step in range(self.num_steps):
-                    result = sim.step(self.action(sim, step))
-                    _check_obs(sim, result.next_obs)
-                    assert tuple(result.reward.shape) == (num_envs,)
-                    assert np.issubdtype(_array(result.reward).dtype, np.floating)
-                    for flag in (result.terminated, result.truncated):
-                        assert tuple(flag.shape) == (num_envs,)
-                        assert _array(flag).dtype == bool
-                    assert all(len(value) == num_envs for value in result.info.values())
-                    sim.reset_where(result.terminated | result.truncated)
-
-    # -- randomness --------------------------------------------------------------------------------
-
-    def test_equal_seeds_give_equal_episodes(self) -> None:
-        """Two simulators with equal seeds and actions give equal results, through the ends of episodes."""
-        first, second = (self._play(3, SEEDS) for _ in range(2))
-        _assert_equal(first, second, 0.0)
-
-    def test_rows_do_not_depend_on_each_other(self) -> None:
-        """Row i of a batch equals a simulator of one row with the same seed and actions."""
-        batch, single = self._play(2, SEEDS[:2]), self._play(1, SEEDS[:1])
-        _assert_equal([{key: value[:1] for key, value in step.items()} for step in batch], single, self.tolerance)
-
-    def test_a_row_without_a_seed_continues_its_stream(self) -> None:
-        """A seed of None changes nothing about other rows, and does not repeat the row's earlier episode."""
-        with _closed(self.make, 3) as sim:
-            first = _array(sim.reset([7, 8, 9])).copy()
-            mixed = _array(sim.reset([7, None, 8])).copy()
-            assert np.array_equal(mixed[0], first[0]), "the same seed gives another observation"
-            assert np.array_equal(mixed[2], first[1]), "the observation depends on the row's number"
-            if not self.deterministic_reset:
-                assert not np.array_equal(mixed[1], first[1]), "None repeats the episode of the earlier seed"
-
-    def test_without_seeds_simulators_differ(self) -> None:
-        """There is no hidden default seed."""
-        if self.deterministic_reset:
-            return
-        with _closed(self.make, 2) as first, _closed(self.make, 2) as second:
-            assert not np.array_equal(_array(first.reset()), _array(second.reset()))
-
-    # -- resets and steps --------------------------------------------------------------------------
-
-    def test_reset_where_resets_masked_rows_only(self) -> None:
-        """Other rows keep their observation and continue as if nothing had happened."""
-        mask = [False, True, False]
-        with _closed(self.make, 3) as sim, _closed(self.make, 3) as undisturbed:
-            for each in (sim, undisturbed):
-                each.reset(list(SEEDS))
-                before = _array(each.step(self.action(each, 0)).next_obs).copy()
-            after = _array(sim.reset_where(torch.tensor(mask, device=sim.device)))
-            assert np.array_equal(after[::2], before[::2])
-            if not self.deterministic_reset:
-                assert not np.array_equal(after[1], before[1])
-            for number in range(1, self.num_steps):
-                first, second = (_arrays(each.step(self.action(each, number))) for each in (sim, undisturbed))
-                _assert_equal([_rows(first)], [_rows(second)], self.tolerance)
-                if (first["terminated"] | first["truncated"])[::2].any():
-                    break
-
-    def test_episodes_end_and_are_not_reset_by_the_step(self) -> None:
-        """Within `num_steps` some episode ends; `next_obs` stays the observation of its row until a reset."""
-        with _closed(self.make, 2) as sim:
-            sim.reset(list(SEEDS[:2]))
-            ended = False
-            for number in range(self.num_steps):
-                step = sim.step(self.action(sim, number))
-                ended = ended or bool((_array(step.terminated) | _array(step.truncated)).any())
-                obs = sim.reset_where(torch.zeros(2, dtype=torch.bool, device=sim.device))
-                assert np.array_equal(_array(obs), _array(step.next_obs)), (
-                    "a step reset a row, or next_obs is not its end"
-                )
-            assert ended or self.endless, f"no episode ended within {self.num_steps} steps; set num_steps, or endless"
-
-    def test_results_do_not_change_later(self) -> None:
-        """What a reset or a step returned is not written by later calls."""
-        with _closed(self.make, 2) as sim:
-            obs = sim.reset(list(SEEDS[:2]))
-            results: list[Any] = [obs, *(sim.step(self.action(sim, step)).next_obs for step in range(3))]
-            copies = [_array(value).copy() for value in results]
-            sim.step(self.action(sim, 3))
-            sim.reset()
-            assert all(np.array_equal(_array(value), copy) for value, copy in zip(results, copies, strict=True))
-
-    def test_actions_are_neither_kept_nor_changed(self) -> None:
-        """A step does not write to the actions, and the caller may write to them after it."""
-        with _closed(self.make, 2) as sim, _closed(self.make, 2) as undisturbed:
-            results: list[dict[str, np.ndarray]] = []
-            for each in (sim, undisturbed):
-                each.reset(list(SEEDS[:2]))
-                action = self.action(each, 0)
-                each.step(action)
-                assert torch.equal(action, self.action(each, 0)), "the step changed the actions"
-                if each is sim:
-                    action.zero_()
-                results.append(_arrays(each.step(self.action(each, 1))))
-            _assert_equal(results[:1], results[1:], 0.0)
-
-    def test_optional_methods_equal_the_general_ones(self) -> None:
-        """`step_and_reset` equals `step` and `reset_where`; `step_where` steps the masked rows only."""
-        with _closed(self.make, 3) as sim, _closed(self.make, 3) as general:
-            sim.reset(list(SEEDS))
-            general.reset(list(SEEDS))
-            for number in range(self.num_steps):
-                if not isinstance(sim, SupportsStepAndReset):
-                    break
-                step, done, obs = sim.step_and_reset(self.action(sim, number))
-                expected = general.step(self.action(general, number))
-                expected_done = expected.terminated | expected.truncated
-                _assert_equal([_arrays(step)], [_arrays(expected)], self.tolerance)
-                assert np.array_equal(_array(done), _array(expected_done))
-                assert np.allclose(_array(obs), _array(general.reset_where(expected_done)), rtol=0, atol=self.tolerance)
-            if isinstance(sim, SupportsStepWhere):
-                mask = torch.tensor([True, False, True], device=sim.device)
-                before = sim.get_state()
-                step = sim.step_where(mask, self.action(sim, 0))
-                general.set_state(before)
-                rows = _arrays(step)
-                expected_rows = _arrays(general.step(self.action(general, 0)))
-                _assert_equal([_rows(rows)], [_rows(expected_rows)], self.tolerance)
-
-    # -- state, rendering, closing -----------------------------------------------------------------
-
-    def test_states_restore_the_same_future(self) -> None:
-        """A state is a copy; restored in this or another simulator, all later steps and resets are the same."""
-        with _closed(self.make, 3) as sim, _closed(self.make, 3) as other:
-            sim.reset(list(SEEDS))
-            sim.step(self.action(sim, 0))
-            state = sim.get_state()
-            assert all(len(value) == 3 for value in state.values()), "an entry has no row for each environment"
-            copied = {name: _array(value).copy() for name, value in state.items()}
-            expected = self._continue(sim)
-            for name, value in copied.items():
-                assert np.array_equal(_array(state[name]), value), f"later steps changed {name!r} of the state"
-            other.reset([seed + 1 for seed in SEEDS])
-            for each in (sim, other):
-                each.set_state(state)
-                _assert_equal(self._continue(each), expected, 0.0)
-
-    def test_frames_are_images(self) -> None:
-        """`render` gives uint8 `[height, width, 3]` in mode "rgb_array", and None without a mode."""
-        with _closed(self.make, 2) as sim:
-            sim.reset(list(SEEDS[:2]))
-            frame = sim.render(1)
-            if sim.render_mode is None:
-                assert frame is None
-            elif sim.render_mode == "rgb_array":
-                assert frame is not None
-                assert frame.dtype == np.uint8
-                assert frame.ndim == 3
-                assert frame.shape[2] == 3
-
-    def test_close_may_be_called_twice(self) -> None:
-        """The second `close` has no effect."""
-        sim = self.make(1)
-        sim.reset([0])
-        sim.close()
-        sim.close()
-
-    def test_all_dialects_can_use_it(self) -> None:
-        """Vector environments and environments with ids give equal results; specs of TensorDict environments hold."""
-        from ..convert import to_tensordict, to_venv
-        from ..envs import check_env_specs
-
-        seeds = list(SEEDS[:2])
-        env = BatchedVectorEnv(self.make(2), autoreset_mode="disabled")
-        venv = to_venv(BatchedVectorEnv(self.make(2)))
-        td_env = to_tensordict(BatchedVectorEnv(self.make(2)))
-        try:
-            assert np.array_equal(env.reset(seed=seeds)[0], venv.reset(seed=seeds)[0])
-            for number in range(3):
-                action = self.action(env.simulator, number).numpy(force=True)
-                for one, other in zip(env.step(action)[:4], venv.step(action)[:4], strict=True):
-                    assert np.array_equal(one, other)
-            check_env_specs(td_env)
-        finally:
-            for each in (env, venv, td_env):
-                each.close()
-
-    def _play(self, num_envs: int, seeds: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Plays through the ends of episodes; one dict of arrays a step."""
-        with _closed(self.make, num_envs) as sim:
-            return [{"obs": _array(sim.reset(list(seeds))).copy()}, *self._continue(sim)]
-
-    def _continue(self, sim: BatchSimulator) -> list[dict[str, np.ndarray]]:
-        """Plays on for `num_steps` steps, with resets of the rows that are done."""
-        played: list[dict[str, np.ndarray]] = []
-        for number in range(self.num_steps):
-            result = sim.step(self.action(sim, number))
-            played.append(_arrays(result))
-            played.append({"obs": _array(sim.reset_where(result.terminated | result.truncated)).copy()})
-        return played
+from .comparisons import SEEDS, assert_equal_arrays, same_tree
 
 
 class SimulatorConformance:
@@ -297,9 +42,9 @@ class SimulatorConformance:
         """Returns a pool of `num_workers` simulators of `num_envs` environments each, to be used in a `with`."""
         return closing(Pool([(lambda: self.make(num_envs), num_envs)] * num_workers))
 
-    def actions(self, pool: Pool, step: int) -> list[Any]:
+    def actions(self, pool: Pool, step: int) -> list[Tree]:
         """Returns one action for each environment, which depend on the step and the id only."""
-        found: list[Any] = []
+        found: list[Tree] = []
         for env_id in range(pool.num_envs):
             pool.action_layout.space.seed(1000 * step + env_id)
             found.append(pool.action_layout.space.sample())
@@ -326,18 +71,18 @@ class SimulatorConformance:
 
     def test_equal_seeds_give_equal_episodes(self) -> None:
         """Two simulators with equal seeds and actions give equal results, through the ends of episodes."""
-        _assert_equal(self._play(3), self._play(3), 0.0)
+        assert_equal_arrays(self._play(3), self._play(3), 0.0)
 
     def test_environments_do_not_depend_on_the_worker(self) -> None:
         """Two simulators of one environment each equal one simulator of two."""
-        _assert_equal(self._play(2), self._play(1, num_workers=2), 0.0)
+        assert_equal_arrays(self._play(2), self._play(1, num_workers=2), 0.0)
 
     def test_without_seeds_simulators_differ(self) -> None:
         """There is no hidden default seed."""
         if self.deterministic_reset:
             return
         with self.pool(1) as first, self.pool(1) as second:
-            assert not _same_tree(first.reset().obs, second.reset().obs)
+            assert not same_tree(first.reset().obs, second.reset().obs)
 
     def test_partial_resets_and_steps_leave_other_rows_alone(self) -> None:
         """An environment that is neither reset nor stepped continues as if nothing had happened."""
@@ -350,7 +95,7 @@ class SimulatorConformance:
             pool.recv()
             first, second = (each.step(self.actions(each, 2)) for each in (pool, undisturbed))
             for row in (0, 2):
-                assert _same_tree(_row(pool, first, row), _row(undisturbed, second, row))
+                assert same_tree(_row(pool, first, row), _row(undisturbed, second, row))
                 assert first.reward[row] == second.reward[row]
 
     def test_done_rows_are_reset_within_the_step(self) -> None:
@@ -361,13 +106,13 @@ class SimulatorConformance:
             for step in range(self.num_steps):
                 t = pool.step(self.actions(pool, step), reset_done=True)
                 expected = stepwise.step(self.actions(stepwise, step))
-                assert _same_tree(t.next_obs, expected.next_obs)
+                assert same_tree(t.next_obs, expected.next_obs)
                 assert np.array_equal(t.done, expected.done)
                 if expected.done.any():
                     ids = np.flatnonzero(expected.done)
                     first_obs = stepwise.reset(ids=ids)
                     for place, row in enumerate(ids):
-                        assert _same_tree(_row(pool, t, int(row)), _row(stepwise, first_obs, place))
+                        assert same_tree(_row(pool, t, int(row)), _row(stepwise, first_obs, place))
 
     def test_states_restore_the_same_future(self) -> None:
         """Where `get_state` exists, `set_state` goes back exactly."""
@@ -384,7 +129,7 @@ class SimulatorConformance:
                 pool.set_state(states)
                 steps = [pool.step(self.actions(pool, number), reset_done=True) for number in range(1, 6)]
                 futures.append([_transition_arrays(pool, t) for t in steps])
-            _assert_equal(futures[0], futures[1], 0.0)
+            assert_equal_arrays(futures[0], futures[1], 0.0)
 
     def test_close_may_be_called_twice(self) -> None:
         """The second `close` has no effect."""
@@ -400,43 +145,7 @@ class SimulatorConformance:
             return played
 
 
-# -- comparisons -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _closed(make: Callable[[int], BatchSimulator], num_envs: int) -> Iterator[BatchSimulator]:
-    simulator = make(num_envs)
-    try:
-        yield simulator
-    finally:
-        simulator.close()
-
-
-def _array(value: Any) -> np.ndarray:
-    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _arrays(step: BatchStep) -> dict[str, np.ndarray]:
-    """Copies of the fields of a step and of its infos."""
-    fields = {name: getattr(step, name) for name in ("next_obs", "reward", "terminated", "truncated")}
-    return {name: _array(value).copy() for name, value in {**fields, **step.info}.items()}
-
-
-def _rows(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows 0 and 2 of three."""
-    return {name: value[::2] for name, value in arrays.items()}
-
-
-def _check_obs(simulator: BatchSimulator, obs: Any) -> None:
-    space = simulator.observation_space
-    array = _array(obs)
-    assert array.shape == (simulator.num_envs, *(space.shape or ())), f"observations have the shape {array.shape}"
-    assert not getattr(obs, "requires_grad", False), "observations require grad"
-    for row in array:
-        assert space.contains(row), f"{row} is no element of {space}"
-
-
-def _leaves(pool: Pool, obs: Any) -> list[Any]:
+def _leaves(pool: Pool, obs: Tree) -> list[Tree]:
     return pool.obs_layout.split(obs)
 
 
@@ -449,7 +158,7 @@ def _check_transition(pool: Pool, t: Transition) -> None:
     assert t.terminated.dtype == t.truncated.dtype == bool
 
 
-def _row(pool: Pool, t: Transition, row: int) -> Any:
+def _row(pool: Pool, t: Transition, row: int) -> Tree:
     """The observation of one row, as one environment would return it."""
     return pool.obs_layout.build([leaf[row] for leaf in _leaves(pool, t.obs)])
 
@@ -459,23 +168,3 @@ def _transition_arrays(pool: Pool, t: Transition) -> dict[str, np.ndarray]:
     next_obs = {f"next_obs {i}": np.array(leaf, copy=True) for i, leaf in enumerate(_leaves(pool, t.next_obs))}
     flags = {"reward": t.reward.copy(), "terminated": t.terminated.copy(), "truncated": t.truncated.copy()}
     return {**obs, **next_obs, **flags}
-
-
-def _same_tree(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same_tree(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same_tree, one, other))
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else one == other
-
-
-def _assert_equal(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], tolerance: float) -> None:
-    assert len(first) == len(second)
-    for number, (one, other) in enumerate(zip(first, second, strict=True)):
-        assert one.keys() == other.keys(), f"number {number} has {sorted(one)} and {sorted(other)}"
-        for name, value in one.items():
-            if value.dtype == object or not np.issubdtype(value.dtype, np.number):
-                same = _same_tree(value.tolist(), other[name].tolist())
-            else:
-                same = np.allclose(value, other[name], rtol=tolerance, atol=tolerance, equal_nan=True)
-            assert same, f"{name} of result {number}: expected {other[name]}, got {value}"

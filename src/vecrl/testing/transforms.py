@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,9 @@ from ..envs.transforms import Compose, Transform, TransformedEnv
 from .comparisons import assert_equal_tensordicts, error_of, seeded
 from .independent_rows import IndependentRowsEnv
 
-IDS: tuple[Any, ...] = (0, (0,), (0, 1, 2))  # a single environment, a batch of one row, a batch of three
+Ids = Sequence[int] | int
+IDS: tuple[Ids, ...] = (0, (0,), (0, 1, 2))
+"""A single environment, a batch of one row, a batch of three."""
 
 
 class TransformConformance:
@@ -51,11 +54,11 @@ class TransformConformance:
         """Returns a new transform."""
         raise NotImplementedError(f"Expected {type(self).__name__} to define make().")
 
-    def base(self, ids: Any) -> EnvBase:
+    def base(self, ids: Ids) -> EnvBase:
         """Returns the environment of the rows `ids`; of one without a batch dimension where `ids` is a number."""
         return IndependentRowsEnv(ids)
 
-    def env(self, ids: Any) -> TransformedEnv:
+    def env(self, ids: Ids) -> TransformedEnv:
         """Returns the transform in an environment of the rows `ids`."""
         return self.env_class(self.base(ids), self.make())
 
@@ -88,7 +91,7 @@ class TransformConformance:
             random = np.random.default_rng(seed)
             torch.manual_seed(seed)
             batch, singles = self.env((0, 1, 2)), [self.env((i,)) for i in range(3)]
-            root: Any = batch.reset()
+            root: TensorDictBase = batch.reset()
             roots: list[Any] = [env.reset() for env in singles]
             for _ in range(12):
                 mask = torch.from_numpy(random.random(3) < 0.5)
@@ -208,7 +211,7 @@ class TransformConformance:
 class _WholeRolloutEnv(IndependentRowsEnv):
     """Plays a whole rollout in one call."""
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: object, break_when_any_done: bool) -> TensorDictBase | None:
         plain = IndependentRowsEnv(self.ids.tolist() if self.ids.ndim else int(self.ids))
         root, played = plain.reset(), []
         for _ in range(steps):

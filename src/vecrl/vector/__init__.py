@@ -12,12 +12,13 @@ from ..engine.transition import AutoresetMode
 from ..simulators.registry import available, known_prefixes, register
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
-from .rollout_workers import Rollout, RolloutWorkers
+from .rollout import Rollout
+from .rollout_workers import RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:
     from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool, reset_tensors
-    from .batched_env import BatchedVectorEnv
+    from .batched_vector_env import BatchedVectorEnv
     from .factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
     from .sync_env import SyncVectorEnv
     from .torch_wrapper import TorchWrapper
@@ -50,7 +51,7 @@ __all__ = [
 
 _MODULE_EXPORTS = {
     "arrays": ("array_type", "convert_from_torch", "convert_to_torch", "convert_to_torch_bool", "reset_tensors"),
-    "batched_env": ("BatchedVectorEnv",),
+    "batched_vector_env": ("BatchedVectorEnv",),
     "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
     "sync_env": ("SyncVectorEnv",),
     "torch_wrapper": ("TorchWrapper",),

@@ -111,7 +111,7 @@ def convert_to_torch_bool(x: Any) -> torch.Tensor:
     return x.to(torch.bool)
 
 
-def reset_tensors(x: Any, indices: Any) -> None:
+def reset_tensors(x: Any, indices: object) -> None:
     """Sets rows of tensors to zero, in place.
 
     Args:
@@ -164,12 +164,12 @@ def _zero_tensordict_rows(x: Any, rows: torch.Tensor) -> None:
                     leaf.zero_()
 
 
-def _is_tensordict(x: Any) -> bool:
+def _is_tensordict(x: object) -> bool:
     tensordict = sys.modules.get("tensordict")
     return tensordict is not None and tensordict.is_tensor_collection(x)
 
 
-def _is_jax(x: Any) -> bool:
+def _is_jax(x: object) -> bool:
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(x, kind)
 

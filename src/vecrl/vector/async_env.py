@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from gymnasium import error as gymnasium_error
 
 from ..engine.backends.registry import BackendName
 from ..engine.backends.worker_options import parse_start_method
+from ..engine.infos import InfoDict
+from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
+from ..validation import parse_optional_count
 from .vector_env import EnvFn, ObservationMode, VectorEnv
 
 Call = Literal["reset", "step", "call"]
@@ -141,14 +143,12 @@ class AsyncVectorEnv(VectorEnv):
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
+    ) -> tuple[Tree, InfoDict]:
         with self._interruptible("reset"):
             self.reset_async(seed, options)
             return self.reset_wait()
 
-    def reset_async(
-        self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
+    def reset_async(self, seed: int | Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
         """Starts a `reset` without waiting for it.
 
         Raises:
@@ -158,7 +158,7 @@ class AsyncVectorEnv(VectorEnv):
             self._wait(lambda _: self._pool.drain(), None)
         self._start_call("reset", lambda: self._start_reset(seed, options))
 
-    def reset_wait(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
+    def reset_wait(self, timeout: float | None = None) -> tuple[Tree, InfoDict]:
         """Waits for the pending `reset` and returns its result.
 
         Args:
@@ -170,12 +170,12 @@ class AsyncVectorEnv(VectorEnv):
         """
         return self._finish_call("reset", self._finish_reset, timeout)
 
-    def step(self, actions: Any) -> GymStep:
+    def step(self, actions: Tree) -> GymStep:
         with self._interruptible("step"):
             self.step_async(actions)
             return self.step_wait()
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: Tree) -> None:
         """Starts a `step` without waiting for it.
 
         Raises:
@@ -187,12 +187,12 @@ class AsyncVectorEnv(VectorEnv):
         """Waits for the pending `step` and returns its result; arguments and errors are those of `reset_wait`."""
         return self._finish_call("step", self._finish_step, timeout)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         with self._interruptible("call"):
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
 
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
         """Starts a `call` without waiting for it.
 
         Raises:
@@ -212,7 +212,7 @@ class AsyncVectorEnv(VectorEnv):
         self._check_no_pending_call("get_attr")
         return super().get_attr(name)
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         self._check_no_pending_call("set_attr")
         super().set_attr(name, values)
 
@@ -220,7 +220,7 @@ class AsyncVectorEnv(VectorEnv):
         self._check_no_pending_call("render")
         return super().render()
 
-    def close_extras(self, timeout: float | None = None, terminate: bool = False, **_: Any) -> None:
+    def close_extras(self, timeout: float | None = None, terminate: bool = False, **_: object) -> None:
         """Waits for the pending call, closes every environment and stops every worker.
 
         Args:
@@ -299,10 +299,7 @@ class AsyncVectorEnv(VectorEnv):
 
 def _limit(num_workers: int | None, max_concurrency: int | None) -> int | None:
     """Returns the number of workers, at most `max_concurrency`."""
-    if max_concurrency is None:
+    limit = parse_optional_count("max_concurrency", max_concurrency)
+    if limit is None:
         return num_workers
-    if not isinstance(max_concurrency, int | np.integer) or max_concurrency < 1:
-        raise ValueError(f"Expected max_concurrency to be a positive integer or None, got {max_concurrency!r}.")
-    if num_workers is None:
-        num_workers = multiprocessing.cpu_count()
-    return min(num_workers, int(max_concurrency))
+    return min(multiprocessing.cpu_count() if num_workers is None else num_workers, limit)

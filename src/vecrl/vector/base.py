@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import VectorEnv
 
+from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
 from ..snapshot import Stateful
+from ..validation import parse_count
+
+Facts = dict[str, Any]
+"""Properties that two objects must share for one to load the state of the other."""
 
 
 class BaseVectorEnv(Stateful, VectorEnv):
@@ -48,11 +52,9 @@ class BaseVectorEnv(Stateful, VectorEnv):
 
     is_vector_env, viewer = True, None  # gymnasium 0.29 reads these; 1.x checks the type
 
-    def __init__(self, num_envs: int, observation_space: Space[Any], action_space: Space[Any]):
+    def __init__(self, num_envs: int, observation_space: AnySpace, action_space: AnySpace):
         # No super().__init__(): gymnasium 0.29's derives other spaces from these arguments, 1.x has no constructor.
-        if num_envs != int(num_envs) or num_envs < 1:
-            raise ValueError(f"Expected num_envs to be a positive integer, got {num_envs!r}.")
-        self.num_envs = int(num_envs)
+        self.num_envs = parse_count("num_envs", num_envs)
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
@@ -60,17 +62,17 @@ class BaseVectorEnv(Stateful, VectorEnv):
         self.metadata = dict(self.metadata)  # gymnasium shares one dict between all classes
         self.closed = False
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         return state_facts(self)
 
 
-def state_facts(env: VectorEnv) -> dict[str, Any]:
+def state_facts(env: VectorEnv) -> Facts:
     """Returns the properties that two vector environments must share for one to load the other's state."""
     spaces = {"observation_space": str(env.single_observation_space), "action_space": str(env.single_action_space)}
     return {"num_envs": env.num_envs, **spaces}
 
 
-def batch_space(space: Space[Any], num_envs: int) -> Space[Any]:
+def batch_space(space: AnySpace, num_envs: int) -> AnySpace:
     """Returns the space of `num_envs` values of `space`, stacked along a new leftmost axis.
 
     Args:
@@ -100,11 +102,11 @@ def batch_space(space: Space[Any], num_envs: int) -> Space[Any]:
     return stacked
 
 
-def _scalar_type(space: Space[Any]) -> Any:
+def _scalar_type(space: AnySpace) -> Any:
     return np.dtype(space.dtype).type
 
 
-def _repeat(values: Any, num_envs: int) -> np.ndarray:
+def _repeat(values: object, num_envs: int) -> np.ndarray:
     return np.repeat(np.asarray(values)[None], num_envs, axis=0)
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 
+from ..engine.space_layout import Tree
 from .arrays import convert_to_torch
 
 _ALIGN = 64  # bytes: enough for every dtype and for vectorized loads
 
 
-def to_device(tree: Any, device: torch.device) -> Any:
+def to_device(tree: Tree, device: torch.device) -> Tree:
     """Returns `tree` with every numeric array converted to a tensor on `device`.
 
     Args:
@@ -52,7 +52,7 @@ def copy_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[t
     ]
 
 
-def _map(tree: Any, convert: Callable[[np.ndarray], Any]) -> Any:
+def _map(tree: Tree, convert: Callable[[np.ndarray], object]) -> Tree:
     """Returns `tree` with `convert` applied to its numeric arrays, always in the same order."""
     if isinstance(tree, dict):
         return {key: _map(value, convert) for key, value in tree.items()}
@@ -69,7 +69,7 @@ def _map(tree: Any, convert: Callable[[np.ndarray], Any]) -> Any:
 
 
 @lru_cache
-def _has_torch_dtype(dtype: np.dtype[Any]) -> bool:
+def _has_torch_dtype(dtype: np.dtype[np.generic]) -> bool:
     """Returns whether torch has this dtype; it has no text, no times and no foreign byte order."""
     try:
         torch.from_numpy(np.empty(0, dtype))

@@ -1,13 +1,16 @@
 """Makes environments by name, each in a `TorchWrapper`.
 
-`make_vector_env` takes any name with a registered prefix and calls one of the other makers. Each simulator is imported
-only when an environment of it is made, so that programs do not import simulators that they do not use.
+`make_vector_env` takes any name with a registered prefix; the other makers use vecrl's own entries, also if a user has
+replaced them. Each simulator is imported only when an environment of it is made, so that programs do not import
+simulators that they do not use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import gymnasium
@@ -16,7 +19,9 @@ import torch
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.simulator import BatchSimulator
-from ..simulators.registry import Entry, find_entry
+from ..errors import SpaceError
+from ..simulators.registry import Entry, find_entry, find_own_entry
+from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchWrapper
 
 Device = str | torch.device
@@ -94,8 +99,8 @@ def make_gym_env(
     Raises:
         ValueError: an argument of `SyncVectorEnv` is given without `num_envs`.
     """
-    return make_vector_env(
-        "gym::" + env_name,
+    return _make(
+        *find_own_entry("gym::" + env_name),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -143,8 +148,8 @@ def make_brax_env(
         ValueError: both spellings of an argument are given, auto-reset is turned off, or `empty_info` or
             `num_episodes` is given for a single environment.
     """
-    return make_vector_env(
-        "brax::" + env_name,
+    return _make(
+        *find_own_entry("brax::" + env_name),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -182,8 +187,8 @@ def make_native_env(
     Raises:
         ValueError: the name is unknown, or `empty_info` or `num_episodes` is given for a single environment.
     """
-    return make_vector_env(
-        "native::" + env_name,
+    return _make(
+        *find_own_entry("native::" + env_name),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -198,8 +203,11 @@ def make_native_env(
 class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
     """A single environment over a `BatchSimulator` of one row, with tensors and without auto-reset."""
 
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
+
     def __init__(self, simulator: BatchSimulator):
         self.simulator = simulator
+        self._checked = CheckedSimulator(simulator)
         self.observation_space = simulator.observation_space
         self.action_space = simulator.action_space
         self.metadata = simulator.metadata
@@ -209,12 +217,12 @@ class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Resets the environment and returns `(observation, info)`; the observation is a tensor."""
-        return self.simulator.reset([seed], options)[0], {}
+        return self._checked.reset([seed], options)[0], {}
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, Any, Any, Any, dict[str, Any]]:
         """Steps the environment and returns gymnasium's five values; all but the info are tensors, and so are the
         info's values."""
-        step = self.simulator.step(action[None])
+        step = self._checked.step(action[None])
         info = {key: value[0] for key, value in step.info.items()}
         return step.next_obs[0], step.reward[0], step.terminated[0], step.truncated[0], info
 
@@ -286,7 +294,6 @@ def _make_batched(
     **kwargs: Any,
 ) -> Any:
     """Makes one environment of a batched simulator, or a `BatchedVectorEnv`."""
-    assert entry.make_batch is not None
     num_envs = _one_of("num_envs", num_envs, "batch_size", batch_size)
     auto_reset = _one_of("auto_reset", auto_reset, "autoreset", autoreset)
     if auto_reset is not None and not auto_reset:
@@ -296,16 +303,51 @@ def _make_batched(
     if num_envs is None:
         options = {"empty_info": empty_info, "num_episodes": num_episodes, "episode_stats": episode_stats}
         _reject_without_num_envs(**options, autoreset_mode=autoreset_mode != "same_step")
-        return SingleEnvOfBatch(entry.make_batch(env_name, 1, infos=not empty_info, **kwargs))
-    from .batched_env import BatchedVectorEnv
+        return SingleEnvOfBatch(_make_simulator(entry, env_name, 1, infos=not empty_info, **kwargs))
+    from .batched_vector_env import BatchedVectorEnv
 
     return BatchedVectorEnv(
-        entry.make_batch(env_name, num_envs, infos=not empty_info, **kwargs),
+        _make_simulator(entry, env_name, num_envs, infos=not empty_info, **kwargs),
         autoreset_mode=autoreset_mode,
         num_episodes=num_episodes,
         empty_info=empty_info,
         episode_stats=episode_stats,
     )
+
+
+def _make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) -> BatchSimulator:
+    """Calls `make_batch` of an entry and explains what is wrong with its arguments or its result."""
+    assert entry.make_batch is not None
+    name = f"{entry.prefix}::{env_name}"
+    try:
+        simulator = entry.make_batch(env_name, num_envs, **kwargs)
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in kwargs:
+            raise
+        if unknown[1] == "infos":
+            raise TypeError(
+                f"Expected make_batch of the prefix {entry.prefix!r} to take infos, got a function without it. Define "
+                "make_batch(name, num_envs, *, device=None, infos=True)."
+            ) from error
+        raise TypeError(
+            f"Expected arguments of {name!r} ({_accepted_arguments(entry.make_batch)}), got {unknown[1]!r}. "
+            "Correct the name, or omit the argument."
+        ) from error
+    if getattr(simulator, "num_envs", num_envs) != num_envs:
+        raise SpaceError(
+            f"Expected make_batch of the prefix {entry.prefix!r} to make {num_envs} rows, got "
+            f"{type(simulator).__name__} with num_envs {simulator.num_envs}. Pass num_envs to its constructor."
+        )
+    return simulator
+
+
+def _accepted_arguments(make_batch: Callable[..., BatchSimulator]) -> str:
+    """Returns the names of the arguments that users of a simulator may give, as text."""
+    _, _, *parameters = signature(make_batch).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    further = ["further ones of the simulator"] if len(names) < len(parameters) else []
+    return ", ".join([*(name for name in names if name not in ("infos", "old")), *further]) or "none"
 
 
 def _reject_without_num_envs(**arguments: Any) -> None:

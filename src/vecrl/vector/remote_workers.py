@@ -15,12 +15,16 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
-from ..engine.backends.registry import BackendName
+from ..engine.infos import InfoDict
 from ..engine.pool import Pool
+from ..engine.pool_options import PoolOptions
 from ..engine.simulator import Simulator
+from ..engine.space_layout import AnySpace
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 
+STEPS_IN_WORKER = PoolOptions(infos=False)  # the options of a pool in a worker, which returns no infos
 RECOVER_TIMEOUT_S = 2.0  # seconds that workers have to finish an interrupted call
 
 
@@ -30,22 +34,22 @@ class RemoteWorker:
     Args:
         make: makes the simulator of the environments.
         count: k, the number of environments.
-        options: options of the serial `Pool` that steps them.
+        options: options of the `Pool` that steps them.
     """
 
     num_envs = 1
-    observation_space: spaces.Space[Any] = spaces.Discrete(1)
-    action_space: spaces.Space[Any] = observation_space
-    metadata: dict[str, Any] = {}
+    observation_space: AnySpace = spaces.Discrete(1)
+    action_space: AnySpace = observation_space
+    metadata: InfoDict = {}
     render_mode: str | None = None
-    spec: Any = None
+    spec: EnvSpec | None = None
     reset: Any
     step: Any
 
-    def __init__(self, make: Callable[[], Simulator], count: int, **options: Any):
-        self.pool = Pool([(make, count)], "serial", infos=False, **options)
+    def __init__(self, make: Callable[[], Simulator], count: int, options: PoolOptions):
+        self.pool = Pool([(make, count)], **options.keywords)
 
-    def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    def spaces(self) -> tuple[AnySpace, AnySpace]:
         """Returns the observation space and the action space of one environment."""
         return self.pool.worker_info.observation_space, self.pool.worker_info.action_space
 
@@ -63,8 +67,8 @@ class RemoteWorkerGroup:
 
     Args:
         makers: one `(make, k)` per worker: `make` makes its `RemoteWorker` of k environments.
+        options: options of the `Pool` of workers.
         advice: the text in errors that says what to do if workers fail.
-        pool_options: options of the `Pool` of workers.
 
     Attributes:
         counts: the number of environments of each worker.
@@ -76,19 +80,21 @@ class RemoteWorkerGroup:
     def __init__(
         self,
         makers: Sequence[tuple[Callable[[], RemoteWorker], int]],
-        backend: BackendName,
+        options: PoolOptions,
         advice: str,
-        **pool_options: Any,
     ):
         self._advice = advice
         self.counts = [count for _, count in makers]
         starts = itertools.accumulate(self.counts, initial=0)
         self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
         with self._remap_failures(self._ids, advice=None):
-            self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
+            self.pool = Pool([(make, 1) for make, _ in makers], **options.keywords)
 
     def call_all(
-        self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
+        self,
+        name: str,
+        arguments: Sequence[tuple[object, ...]] | None = None,
+        ids: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
         """Calls the method `name` of workers and returns their results.
 
@@ -139,7 +145,7 @@ class RemoteWorkerGroup:
         return remap_failures(remap, advice)
 
 
-def pickled(name: str, value: Any) -> bytes:
+def pickled(name: str, value: object) -> bytes:
     """Pickles a value for all workers, so that it is pickled once instead of once per worker.
 
     Raises:

@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,49 +22,22 @@ import cloudpickle
 import numpy as np
 
 from ..engine.backends.registry import BackendName, backend_entry
-from ..engine.fault_policy import OnFailure, check_fault_options
+from ..engine.pool_options import OnFailure, PoolOptions
 from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
-from ..engine.transition import Transition
 from ..errors import PendingError, SpaceError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import seed_for, stream_for
+from ..validation import parse_count
 from .base import seeds_of
-from .remote_workers import RemoteWorker, RemoteWorkerGroup, pickled
+from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
+from .rollout import Rollout, RolloutRecorder, concat_leaves, concat_rollouts, rows_of
 from .vector_env import EnvFn, split_env_fns
 
-PolicyFn = Callable[[Any], Any]
+PolicyFn = Callable[[Tree], Tree]
 """Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
 _GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """The trajectories of n environments over T steps.
-
-    Attributes:
-        obs: the observations that the policy acted on, a tree of arrays `[T, n, ...]`.
-        action: the actions, a tree of arrays `[T, n, ...]`.
-        reward: `[T, n]` float64.
-        terminated, truncated: `[T, n]` bool. An environment is reset in the step that ends its episode.
-        last_obs: the observations to act on next, a tree of arrays `[n, ...]`.
-        ends: `[e, 2]` int64, step and environment of each of the e episodes that ended, in the order of the steps.
-        final_obs: the final observations of these episodes, a tree of arrays `[e, ...]`; None if e is 0.
-        returns: `[e]` float64, the returns of these episodes, including steps before the rollout.
-        lengths: `[e]` int64, the lengths of these episodes, including steps before the rollout.
-    """
-
-    obs: Tree
-    action: Tree
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    last_obs: Tree
-    ends: np.ndarray
-    final_obs: Tree
-    returns: np.ndarray
-    lengths: np.ndarray
 
 
 class RolloutWorkers:
@@ -105,7 +78,7 @@ class RolloutWorkers:
         on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
             that crashes always raises `WorkerCrash`, and `reset` replaces it.
         pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `step_timeout`
-            (for a whole rollout), see `VectorEnv`.
+            (for a whole rollout), see `vecrl.engine.Pool`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
@@ -129,37 +102,27 @@ class RolloutWorkers:
     ):
         entry = backend_entry(backend)
         parts = split_env_fns(env_fns, backend, num_workers)
-        self._starts = [0, *itertools.accumulate(count for _, count in parts)]
-        self.num_envs = self._starts[-1]
+        self._worker_bounds = [0, *itertools.accumulate(count for _, count in parts)]
+        self.num_envs = self._worker_bounds[-1]
         seeds_of(seed, self.num_envs)
         self._seed = seed  # None after the first reset
-        inner_options = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
-        check_fault_options(on_failure, restarts_per_hour)
-        pickled_policy = pickled("policy", policy)
-        random_options = {
-            "row_by_row": row_by_row,
-            "streams": "worker" if entry.runs_inline else "policy" if entry.in_process else "process",
-            "entropy": secrets.randbits(64),
-        }
+        make_worker = partial(
+            _RolloutWorker,
+            policy=pickled("policy", policy),
+            row_by_row=row_by_row,
+            streams="worker" if entry.runs_inline else "policy" if entry.in_process else "process",
+            entropy=secrets.randbits(64),
+        )
+        inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
         makers = [
-            (
-                partial(
-                    _RolloutWorker,
-                    make,
-                    count,
-                    pickled_policy,
-                    {**inner_options, "env_id_offset": start},
-                    **random_options,
-                ),
-                count,
-            )
-            for (make, count), start in zip(parts, self._starts, strict=False)
+            (partial(make_worker, make, count, replace(inner, env_id_offset=start)), count)
+            for (make, count), start in zip(parts, self._worker_bounds, strict=False)
         ]
         self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
         self._needs_reset = False  # whether the last call did not complete
-        self._workers = RemoteWorkerGroup(makers, backend, _ADVICE, **pool_options)
+        self._workers = RemoteWorkerGroup(makers, PoolOptions(backend=backend, **pool_options), _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
-        for start, spaces_of_other in zip(self._starts[1:], other_spaces, strict=False):
+        for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
                 self._workers.close()
                 raise SpaceError(
@@ -182,7 +145,7 @@ class RolloutWorkers:
         """
         seed = self._seed if seed is None else seed
         seeds = seeds_of(seed, self.num_envs)
-        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._starts)]
+        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._worker_bounds)]
         root = None if seeds is None or not any(s is not None for s in seeds) else _root_of(seeds)
         if self._needs_reset and not self._workers.pool.closed:
             self._recover()
@@ -194,13 +157,13 @@ class RolloutWorkers:
         self._workers.recover()
         self._call_all("reload_policy", [(self._parameters,)] * len(self._workers.counts))
 
-    def _call_all(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call_all(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
         self._needs_reset = True
         results = self._workers.call_all(name, arguments)
         self._needs_reset = False
         return results
 
-    def set_parameters(self, parameters: Any) -> None:
+    def set_parameters(self, parameters: object) -> None:
         """Sets the parameters of every copy of the policy, with its `set_parameters` or `load_state_dict`.
 
         Raises:
@@ -216,7 +179,7 @@ class RolloutWorkers:
         if self._needs_reset and not self._workers.pool.closed:
             raise PendingError("Expected the last call to have completed, but it did not. Call reset().")
 
-    def rollout(self, steps: int, parameters: Any = None) -> Rollout:
+    def rollout(self, steps: int, parameters: object = None) -> Rollout:
         """Steps all environments with the policy and returns the trajectories; calls `reset()` first if needed.
 
         Args:
@@ -228,16 +191,14 @@ class RolloutWorkers:
             PendingError: the last call failed, and `reset` was not called since.
         """
         self._require_reset()
-        if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-            raise ValueError(f"Expected steps to be an int of 1 or more, got {steps!r}.")
+        steps = parse_count("steps", steps)
         if parameters is not None:
             self.set_parameters(parameters)
         if self._seed is not None:
             self.reset()
         parts: list[Rollout] = self._call_all("collect", [(steps,)] * len(self._workers.counts))
-        return _concat_rollouts(
-            parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space)
-        )
+        layouts = Layout(self.single_observation_space), Layout(self.single_action_space)
+        return concat_rollouts(parts, self._worker_bounds, *layouts)
 
     def close(self) -> None:
         """Closes every environment and stops every worker; later calls have no effect."""
@@ -270,21 +231,21 @@ class _RolloutWorker(RemoteWorker):
         self,
         make: Callable[[], Simulator],
         count: int,
-        policy: bytes,
-        options: Any,
+        options: PoolOptions,
         *,
+        policy: bytes,
         row_by_row: bool,
         streams: Literal["process", "worker", "policy"],
         entropy: int,
     ):
-        super().__init__(make, count, **options)
+        super().__init__(make, count, options)
         self._pickled_policy = policy
         self._policy: PolicyFn = cloudpickle.loads(policy)
         self._obs: Tree = None
-        self._ids = range(options["env_id_offset"], options["env_id_offset"] + count)
+        self._ids = range(options.env_id_offset, options.env_id_offset + count)
         self._row_by_row = row_by_row
         self._streams = streams
-        self._worker_streams: AbstractContextManager[Any] = nullcontext()
+        self._worker_streams: AbstractContextManager[object] = nullcontext()
         self._policy_streams: list[RandomStreams] = []
         self._seed_policy(seed_for(entropy, self._ids[0]))
 
@@ -316,18 +277,16 @@ class _RolloutWorker(RemoteWorker):
         """Returns the actions for the observations of all environments."""
         action_layout, count = self.pool.action_layout, self.pool.num_envs
         if not self._row_by_row:
-            return action_layout.build(
-                action_layout.batch(_arrays(self._call_policy(obs, *self._policy_streams)), count)
-            )
+            actions = _arrays(self._call_policy(obs, *self._policy_streams))
+            return action_layout.build(action_layout.batch(actions, count))
         obs_layout, parts = self.pool.obs_layout, []
         for row in range(count):
-            row_obs = obs_layout.build(_rows_of(obs_layout, obs, np.array([row])))
-            parts.append(
-                action_layout.batch(_arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1])), 1)
-            )
-        return _concat_leaves(parts, action_layout, 0)
+            row_obs = obs_layout.build(rows_of(obs_layout, obs, np.array([row])))
+            actions = _arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1]))
+            parts.append(action_layout.batch(actions, 1))
+        return concat_leaves(parts, action_layout, 0)
 
-    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Any:
+    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Tree:
         if streams is None:
             return self._policy(obs)
         with _GLOBAL_STREAMS_LOCK, streams:
@@ -356,58 +315,13 @@ class _RolloutWorker(RemoteWorker):
             return self._play(steps)
 
     def _play(self, steps: int) -> Rollout:
-        obs_layout, action_layout = self.pool.obs_layout, self.pool.action_layout
-        obs, actions = _TreeBuffer(obs_layout, steps), _TreeBuffer(action_layout, steps)
-        transitions: list[Transition] = []
-        final_obs_rows: list[list[Any]] = []
-        for step in range(steps):
+        recorder = RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
+        for _ in range(steps):
             action = self._act(self._obs)
-            obs.store(step, self._obs)
-            actions.store(step, action)
-            transitions.append(self.pool.step(action, reset_done=True))
-            self._obs = transitions[-1].obs
-            done_ids = transitions[-1].episodes.ids
-            if len(done_ids) > len(transitions[-1].final_rows):  # excluded environments are not reset
-                final_obs_rows.append(_rows_of(obs_layout, transitions[-1].next_obs, done_ids))
-            elif len(done_ids):
-                final_obs_rows.append(obs_layout.split(transitions[-1].final_obs))
-            transitions[-1].obs = None  # frees the slot of the batch buffers
-        ends = [[step, i] for step, t in enumerate(transitions) for i in t.episodes.ids.tolist()]
-        return Rollout(
-            obs=obs.tree(),
-            action=actions.tree(),
-            reward=np.stack([t.reward for t in transitions]),
-            terminated=np.stack([t.terminated for t in transitions]),
-            truncated=np.stack([t.truncated for t in transitions]),
-            last_obs=self._obs,
-            ends=np.array(ends, np.int64).reshape(-1, 2),
-            final_obs=_concat_leaves(final_obs_rows, obs_layout, 0) if final_obs_rows else None,
-            returns=np.concatenate([t.episodes.returns for t in transitions]),
-            lengths=np.concatenate([t.episodes.lengths for t in transitions]),
-        )
-
-
-class _TreeBuffer:
-    """Leaf arrays of T steps, written step by step."""
-
-    def __init__(self, layout: Layout, steps: int):
-        self._layout = layout
-        self._steps = steps
-        self._leaves: list[Any] = []
-
-    def store(self, step: int, tree: Tree) -> None:
-        leaves = self._layout.split(tree)
-        if not self._leaves:
-            size = self._steps
-            self._leaves = [
-                np.empty((size, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else [None] * size
-                for leaf in leaves
-            ]
-        for buffer, leaf in zip(self._leaves, leaves, strict=True):
-            buffer[step] = leaf
-
-    def tree(self) -> Tree:
-        return self._layout.build([tuple(buffer) if isinstance(buffer, list) else buffer for buffer in self._leaves])
+            transition = self.pool.step(action, reset_done=True)
+            obs, self._obs = self._obs, transition.obs
+            recorder.record(obs, action, transition)
+        return recorder.rollout(self._obs)
 
 
 def _root_of(seeds: Sequence[int | None]) -> int:
@@ -415,57 +329,10 @@ def _root_of(seeds: Sequence[int | None]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
 
 
-def _arrays(actions: Any) -> Any:
+def _arrays(actions: Tree) -> Tree:
     """Converts torch tensors in actions to arrays; other values are returned unchanged."""
     if isinstance(actions, dict):
         return {key: _arrays(value) for key, value in actions.items()}
     if isinstance(actions, tuple):
         return tuple(_arrays(value) for value in actions)
     return actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
-
-
-def _concat_leaves(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) -> Tree:
-    """Concatenates trees, given by their leaves, along an axis."""
-    leaves: list[Any] = []
-    for values in zip(*parts, strict=True):
-        if isinstance(values[0], np.ndarray):
-            leaves.append(np.concatenate(values, axis))
-        elif axis == 0:
-            leaves.append(tuple(itertools.chain.from_iterable(values)))
-        else:
-            leaves.append(tuple(tuple(itertools.chain.from_iterable(rows)) for rows in zip(*values, strict=True)))
-    return layout.build(leaves)
-
-
-def _concat_rollouts(
-    parts: Sequence[Rollout], starts: Sequence[int], obs_layout: Layout, action_layout: Layout
-) -> Rollout:
-    """Concatenates the rollouts of all workers."""
-    ends = np.concatenate([part.ends + np.array([0, start]) for part, start in zip(parts, starts, strict=False)])
-    permutation = np.lexsort((ends[:, 1], ends[:, 0]))
-    final_obs_rows = [obs_layout.split(part.final_obs) for part in parts if len(part.ends)]
-    return Rollout(
-        obs=_concat_leaves([obs_layout.split(part.obs) for part in parts], obs_layout, 1),
-        action=_concat_leaves([action_layout.split(part.action) for part in parts], action_layout, 1),
-        reward=np.concatenate([part.reward for part in parts], 1),
-        terminated=np.concatenate([part.terminated for part in parts], 1),
-        truncated=np.concatenate([part.truncated for part in parts], 1),
-        last_obs=_concat_leaves([obs_layout.split(part.last_obs) for part in parts], obs_layout, 0),
-        ends=ends[permutation],
-        final_obs=_reorder(_concat_leaves(final_obs_rows, obs_layout, 0), obs_layout, permutation)
-        if final_obs_rows
-        else None,
-        returns=np.concatenate([part.returns for part in parts])[permutation],
-        lengths=np.concatenate([part.lengths for part in parts])[permutation],
-    )
-
-
-def _reorder(tree: Tree, layout: Layout, permutation: np.ndarray) -> Tree:
-    """Returns the rows of a tree in another order."""
-    return layout.build(_rows_of(layout, tree, permutation))
-
-
-def _rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Any]:
-    """Returns the leaves of selected rows of a tree."""
-    leaves = layout.split(tree)
-    return [leaf[rows] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in rows) for leaf in leaves]

@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
 from ..engine.backends.registry import BackendName
-from ..engine.infos import Infos
+from ..engine.infos import InfoDict, Infos
 from ..engine.pool import Pool
+from ..engine.simulator import Array
+from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
+from ..validation import parse_optional_count
 from .arrays import convert_from_torch
-from .base import BaseVectorEnv
+from .base import BaseVectorEnv, Facts
 from .device_transfer import to_device
-from .vector_env import split_env_fns
+from .vector_env import AnyEnv, split_env_fns
 
-Step = tuple[Any, Any, Any, Any, dict[str, Any]]
+Step = tuple[Array, Array, Array, Array, InfoDict]
 _NO_SEED = object()
 
 
@@ -60,7 +62,7 @@ class SyncVectorEnv(BaseVectorEnv):
             distribute them to `num_workers` workers. Results are the same.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
-            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `vecrl.engine.Pool`.
 
     Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
 
@@ -74,7 +76,7 @@ class SyncVectorEnv(BaseVectorEnv):
 
     def __init__(
         self,
-        env_makers: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
+        env_makers: Iterable[Callable[[], AnyEnv]],
         *,
         empty_info: bool = False,
         num_episodes: int | None = None,
@@ -84,10 +86,8 @@ class SyncVectorEnv(BaseVectorEnv):
         **pool_options: Any,
     ):
         self.closed = True  # until the pool exists
-        if num_episodes is not None and (num_episodes != int(num_episodes) or num_episodes < 1):
-            raise ValueError(f"Expected num_episodes to be a positive integer or None, got {num_episodes!r}.")
+        self._num_episodes = parse_optional_count("num_episodes", num_episodes)
         self._device = None if device is None else torch.device(device)
-        self._num_episodes = None if num_episodes is None else int(num_episodes)
         self._empty_info = empty_info
         makers = split_env_fns(env_makers, backend, num_workers, same_spaces=False, same_actions=False)
         self._pool = Pool(makers, backend, infos=not empty_info, same_spaces=False, same_actions=False, **pool_options)
@@ -131,7 +131,7 @@ class SyncVectorEnv(BaseVectorEnv):
         self._require_open()
         self._seeds = self._draw_seeds(seed)
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def reset(self, **kwargs: Any) -> tuple[Array, InfoDict]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Resets every environment and returns the observations.
 
         Args:
@@ -150,7 +150,7 @@ class SyncVectorEnv(BaseVectorEnv):
         self._episodes_left[:] = self._num_episodes or 0
         return self._to_device((transition.obs, self._infos(transition)))
 
-    def step(self, action: Any) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, action: Tree) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Steps every environment that has episodes left, and returns the results of all.
 
         Args:
@@ -197,7 +197,7 @@ class SyncVectorEnv(BaseVectorEnv):
 
     # -- private methods ---------------------------------------------------------------------------
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         return super()._state_facts() | {"num_episodes": self._num_episodes}
 
     def _require_open(self) -> None:
@@ -210,7 +210,7 @@ class SyncVectorEnv(BaseVectorEnv):
         # EvoTorch draws seeds in this way; with another generator or dtype the numbers would differ.
         return np.random.RandomState(seed).randint(0, 2**32, self._pool.num_envs, dtype=np.int64).tolist()
 
-    def _count_episodes(self, action: Any) -> Step:
+    def _count_episodes(self, action: Tree) -> Step:
         """Steps the environments that have episodes left; the last episode of each ends without a reset."""
         unfinished, on_last_episode = self._episodes_left > 0, self._episodes_left == 1
         if unfinished.all() and (on_last_episode.all() or not on_last_episode.any()):
@@ -252,7 +252,7 @@ class SyncVectorEnv(BaseVectorEnv):
     def _to_device(self, results: Any) -> Any:
         return results if self._device is None else to_device(results, self._device)
 
-    def _infos(self, transition: Transition) -> dict[str, Any]:
+    def _infos(self, transition: Transition) -> InfoDict:
         if self._empty_info:
             return {}
         info = merge_infos(transition.infos, self.num_envs)
@@ -260,7 +260,7 @@ class SyncVectorEnv(BaseVectorEnv):
             info |= self._final_infos(transition)
         return info
 
-    def _final_infos(self, transition: Transition) -> dict[str, Any]:
+    def _final_infos(self, transition: Transition) -> InfoDict:
         """Returns gymnasium's `final_*` infos of all episodes that ended, including those that no reset followed."""
         ids = transition.episodes.ids
         infos, final_obs = transition.final_infos, transition.final_obs
@@ -281,7 +281,7 @@ class SyncVectorEnv(BaseVectorEnv):
         return {"final_obs": obs, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
 
 
-def merge_infos(infos: Infos, num_envs: int) -> dict[str, Any]:
+def merge_infos(infos: Infos, num_envs: int) -> InfoDict:
     """Merges infos key by key, without masks.
 
     Returns:
@@ -291,7 +291,7 @@ def merge_infos(infos: Infos, num_envs: int) -> dict[str, Any]:
     >>> merge_infos(Infos(dicts=[(0, {"x": 1, "y": 2}), (1, {"x": 0.5})]), 2)
     {'x': array([1. , 0.5]), 'y': [2, None]}
     """
-    columns: dict[str, Any] | None = infos.columns(num_envs)
+    columns: InfoDict | None = infos.columns(num_envs)
     if columns is not None:
         return columns
     columns = {}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..snapshot import Stateful
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
@@ -136,7 +137,7 @@ class TorchWrapper(Stateful):
         self._device = observation.device
         return observation if self._classic or not info else (observation, *info)
 
-    def step(self, action: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def step(self, action: Any, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Steps the environment and returns the results.
 
         Args:
@@ -193,7 +194,7 @@ class TorchWrapper(Stateful):
         x = convert_to_torch(x)
         return x.clone() if self._copy_results else x
 
-    def _send(self, action: Any) -> Any:
+    def _send(self, action: Tree) -> Any:
         x = self._to_action(convert_to_torch(action))
         if self.array_type == "torch":
             return x.to(self._device)
@@ -241,7 +242,7 @@ class TorchWrapper(Stateful):
         return x.to(common_dtype).clamp(low.to(common_dtype), high.to(common_dtype))
 
 
-def array_space(space: Any) -> spaces.Space[Any]:
+def array_space(space: Any) -> AnySpace:
     """Returns `space` if its elements are arrays, and converts a space of the old `gym` package to gymnasium's.
 
     Raises:
@@ -260,7 +261,7 @@ def array_space(space: Any) -> spaces.Space[Any]:
     raise SpaceError(f"Expected a Box, Discrete, MultiDiscrete or MultiBinary space, got {space!r}. Flatten it first.")
 
 
-def clip_bounds(space: spaces.Space[Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
+def clip_bounds(space: AnySpace) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Returns the bounds of a `Box` as tensors, and None for other spaces."""
     if not isinstance(space, spaces.Box):
         return None

@@ -12,24 +12,27 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.backends.worker_options import StartMethod
 from ..engine.env_index import Ids, split_evenly
-from ..engine.fault_policy import OnFailure
+from ..engine.infos import Info, InfoDict
 from ..engine.pool import Pool
-from ..engine.space_layout import Layout, Tree
+from ..engine.pool_options import OnFailure
+from ..engine.simulator import ResetOptions
+from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
-from .base import seeds_of, state_facts
+from ..validation import check_callables, check_length, parse_count
+from .base import Facts, seeds_of, state_facts
 
-EnvFn = Callable[[], gymnasium.Env[Any, Any]]
-ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
+AnyEnv = gymnasium.Env[Any, Any]
+EnvFn = Callable[[], AnyEnv]
+ObservationMode = Literal["same", "different"] | tuple[AnySpace, AnySpace]
 
 
 class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
@@ -52,9 +55,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     Args:
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
             the workers. They are pickled by value, so scripts need no main guard.
-        backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
-            interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other names must be
-            registered, see `register_backend`.
+        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.Pool`.
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
         copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
@@ -62,22 +63,17 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             the batched and the single space.
         autoreset_mode: "next_step", "same_step" or "disabled", or gymnasium's `AutoresetMode`.
         empty_info: whether to drop all infos, which saves their cost.
-        check_nan: whether a NaN in an observation or a reward counts as a failure of its environment.
-        step_timeout: seconds that a command may take before `StepTimeout` is raised, which names the environments that
-            did not answer.
-        on_failure: what happens if an environment raises, crashes or times out. "raise" raises the error. "restart"
-            ends its episode as truncated, with `failed` and `error` in its info, and makes the environment again.
-            "mask" ends its episode in the same way; after that its rows do not change and are marked as `failed`.
-        restarts_per_hour: the number of failures per hour that "restart" handles; further ones are raised.
-        start_method: "forkserver" forks workers from a clean process that has imported the modules they need; "spawn"
-            starts a new interpreter for each worker.
+        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised; None for no limit.
+        on_failure: whether environments that fail "raise" an error, or end their episodes as truncated and are made
+            again ("restart") or excluded ("mask"); see `vecrl.engine.Pool`.
+        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
+        start_method: "forkserver" or "spawn": how worker processes start.
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
-        preload: modules to import once before worker processes are forked, in addition to those that the factories
-            refer to.
-        pin_workers: whether to pin each worker process to separate cores, if there are enough. Short steps get faster
-            if nothing else uses the machine, and slower if two programs choose the same cores.
-        ray_options: with "ray", the cluster, and the resources that each worker's actor needs. `start_method`,
-            `preload` and `pin_workers` apply to processes only.
+        preload: further modules to import once before worker processes are forked.
+        pin_workers: whether to pin each worker process to separate cores.
+        ray_options: with "ray", the cluster, and the resources of each worker's actor. For the last five arguments, see
+            `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
@@ -156,7 +152,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._latest_obs = _LatestObs(self._pool.obs_layout, self.num_envs)
         self._reset_ids: np.ndarray | None = None  # the environments of the pending reset; None for all
 
-    def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    def _observation_spaces(self, mode: ObservationMode) -> tuple[AnySpace, AnySpace]:
         single_space = self._pool.worker_info.observation_space
         if isinstance(mode, tuple):
             return mode[1], mode[0]
@@ -173,7 +169,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tree, dict[str, Any]]:
+    ) -> tuple[Tree, InfoDict]:
         """Resets every environment and returns the observations.
 
         Args:
@@ -188,7 +184,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._start_reset(seed, options)
         return self._finish_reset()
 
-    def step(self, actions: Any) -> GymStep:
+    def step(self, actions: Tree) -> GymStep:
         """Steps every environment and returns the results.
 
         Args:
@@ -200,7 +196,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._start_step(actions)
         return self._finish_step()
 
-    def _start_reset(self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None) -> None:
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
         options = None if options is None else dict(options)
         mask = None if options is None else options.pop("reset_mask", None)
         seeds = seeds_of(seed, self.num_envs)
@@ -212,7 +208,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
             self._reset_ids = ids
 
-    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
+    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, InfoDict]:
         ids = self._reset_ids
         try:
             transition = self._pool.wait(timeout) if ids is None else self._pool.recv(timeout=timeout)
@@ -228,7 +224,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._autoreset.after_reset(transition.ids)
         self._latest_obs.store(transition.obs, None if self._reset_ids is None else transition.ids)
 
-    def _start_step(self, actions: Any) -> None:
+    def _start_step(self, actions: Tree) -> None:
         self._pool.step_async(actions, reset_mask=self._autoreset.reset_mask(), reset_done=self._autoreset.reset_done)
 
     def _finish_step(self, timeout: float | None = None) -> GymStep:
@@ -245,7 +241,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._autoreset.after_step(transition)
         self._latest_obs.store(transition.obs)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Calls a method of every environment, or reads an attribute; returns one result per environment."""
         return tuple(self._pool.invoke("call", name, [(args, kwargs)] * self.num_envs))
 
@@ -253,13 +249,12 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         """Returns an attribute of every environment, looked up through its wrappers."""
         return tuple(self._pool.invoke("get", name))
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Sets an attribute of every environment: a list or tuple has one value per environment, any other value is
         set in all."""
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
-        if len(values) != self.num_envs:
-            raise SpaceError(f"Expected {self.num_envs} values, one per environment, got {len(values)}.")
+        check_length("values", values, self.num_envs)
         self._pool.invoke("set", name, values)
 
     def cancel(self, ids: Ids) -> np.ndarray:
@@ -271,7 +266,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         """Returns what every environment renders, or None if there is no render mode."""
         return tuple(self._pool.invoke("render")) if self.render_mode is not None else None
 
-    def close_extras(self, timeout: float | None = None, **_: Any) -> None:
+    def close_extras(self, timeout: float | None = None, **_: object) -> None:
         """Closes every environment and stops every worker. See `Pool.close`."""
         self._pool.close(timeout)
 
@@ -299,7 +294,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             f"autoreset_mode={self._autoreset.mode.name})"
         )
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         return state_facts(self) | {"autoreset_mode": self._autoreset.mode.value}
 
     @property
@@ -319,7 +314,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def _check_mask(self, mask: Any) -> np.ndarray:
+    def _check_mask(self, mask: object) -> np.ndarray:
         """Returns the ids of the environments that a reset mask selects."""
         if not self._latest_obs.has_obs:
             raise SpaceError(
@@ -340,24 +335,18 @@ def split_env_fns(
     backend: str,
     num_workers: int | None,
     simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
-    **simulator_options: Any,
+    **simulator_options: object,
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """Returns, for each worker, its simulator's factory and its number of environments; each worker gets consecutive
     environments."""
     env_fns = list(env_fns)
     if not env_fns:
         raise SpaceError("Expected at least one function that makes an environment, got none.")
-    for index, make in enumerate(env_fns):
-        if not callable(make):
-            raise SpaceError(
-                f"Expected functions that make environments, got {type(make).__name__} as item {index}. "
-                "Give `lambda: gymnasium.make(...)` instead of an environment."
-            )
+    advice = "Give `lambda: gymnasium.make(...)` instead of an environment."
+    check_callables("functions that make environments", env_fns, advice)
     if num_workers is None:
         num_workers = backend_entry(backend).default_workers
-    if not isinstance(num_workers, int | np.integer) or num_workers < 1:
-        raise SpaceError(f"Expected num_workers to be 1 or more, got {num_workers!r}.")
-    parts = split_evenly(env_fns, min(num_workers, len(env_fns)))
+    parts = split_evenly(env_fns, min(parse_count("num_workers", num_workers, error=SpaceError), len(env_fns)))
     return [(partial(simulator, part, **simulator_options), len(part)) for _, part in parts]
 
 
@@ -389,13 +378,13 @@ class _LatestObs:
         return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
 
 
-def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
+def info_of(info: Info, env_id: int) -> InfoDict:
     """Returns the info of one environment from the merged infos of a vector environment.
 
     >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
     {'x': np.float64(2.0)}
     """
-    env_info: dict[str, Any] = {}
+    env_info: InfoDict = {}
     for key, value in info.items():
         mask = info.get(f"_{key}")
         if mask is not None and mask[env_id]:

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import spaces
 
 from ..engine.backends.registry import BackendName, backend_entry
+from ..engine.env_access import InvokeKind
 from ..engine.pool import Pool
+from ..engine.pool_options import Spaces
+from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
 from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
+from ..validation import check_seconds
 from ..vector.base import seeds_of
 from ..vector.vector_env import split_env_fns
-from .result_format import NO_TUPLES, ResultFormatter
+from .result_format import NO_TUPLES, Obs, ResultFormatter
 
 Id = int | Sequence[int] | np.ndarray | None
-Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Step = tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 EnvFn = Callable[[], Any]
 
 
@@ -43,14 +47,14 @@ class BaseVectorEnv(Stateful):
             than None makes steps asynchronous.
         backend: "serial", "threads", "processes", "ray" or another registered backend.
         num_workers: the number of workers that share the environments, each with consecutive ones. By default one per
-            environment, but 1 for synchronous steps in this thread ("serial"). The environments of one worker step one after
-            another, and become ready together.
+            environment, but 1 for synchronous steps in this thread ("serial"). The environments of one worker step one
+            after another, and become ready together.
         stack_dicts: whether dict observations are returned as one dict of arrays `[m, ...]` instead of an array `[m]`
             of dicts.
         trust_spaces: False ignores the spaces that environments declare, and accepts any observations and actions; they
             are then pickled.
         pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
-            `pin_workers`: see `vecrl.engine.pool.Pool`.
+            `pin_workers`: see `vecrl.engine.Pool`.
 
     Attributes:
         env_num: n.
@@ -84,12 +88,8 @@ class BaseVectorEnv(Stateful):
         if num_workers is None:
             num_workers = 1 if backend_entry(backend).runs_inline and not is_async else max(len(env_fns), 1)
         makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
-        self._init_over_pool(
-            Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options),
-            wait_num,
-            timeout,
-            stack_dicts,
-        )
+        pool = Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options)
+        self._init_over_pool(pool, wait_num, timeout, stack_dicts)
 
     def _init_over_pool(
         self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, call_env_seed: bool = True
@@ -118,12 +118,12 @@ class BaseVectorEnv(Stateful):
         self._unfinished = False  # whether the latest reset or call raised, so that it may still be pending
         self.is_closed = False
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> dict[str, object]:
         return {"env_num": len(self)}
 
     # -- episodes ----------------------------------------------------------------------------------
 
-    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, np.ndarray]:
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Obs, np.ndarray]:
         """Resets all environments, or those in `env_id`, and returns their observations in this order.
 
         A reset of all environments waits for pending commands first, and drops their results.
@@ -145,7 +145,7 @@ class BaseVectorEnv(Stateful):
         id_list = (self._all_ids if ids is None else ids).tolist()
         seed = kwargs.pop("seed", None)
         if isinstance(seed, list | tuple | np.ndarray):
-            seeds: list[Any] | None = seeds_of(seed, len(id_list))
+            seeds: list[int | None] | None = seeds_of(seed, len(id_list))
         elif seed is None:
             seeds = [self._seeds.get(i) for i in id_list] if self._seeds else None
         else:
@@ -174,7 +174,7 @@ class BaseVectorEnv(Stateful):
             self._pool.drop_call(timeout)
         self._unfinished = False
 
-    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+    def step(self, action: Tree, id: Id = None) -> Step:  # noqa: A002
         """Steps all environments, or those in `id`, and returns the results.
 
         An asynchronous step returns when `wait_num` environments are ready, or after `timeout` seconds with those that
@@ -227,7 +227,7 @@ class BaseVectorEnv(Stateful):
             raise ValueError("Expected actions, got None, which only collects pending results. No step is pending.")
         return self._pool.wait() if self._last_step_was_full else self._pool.recv()
 
-    def _step_async(self, action: Any, ids: Id) -> Step:
+    def _step_async(self, action: Tree, ids: Id) -> Step:
         pool = self._pool
         if action is not None:
             pool.send(self._all_ids if ids is None else ids, action)
@@ -277,21 +277,21 @@ class BaseVectorEnv(Stateful):
         """
         return self._invoke("get", key, None, id)
 
-    def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
+    def set_env_attr(self, key: str, value: object, id: Id = None) -> None:  # noqa: A002
         """Sets an attribute of the innermost environment, below all wrappers; ids and errors as for `get_env_attr`."""
         self._spaces.pop(key, None)
         self._invoke("set", key, value, id)
 
-    def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
+    def _invoke(self, kind: InvokeKind, name: str, value: object, ids: Id = None) -> list[Any]:
         """Invokes the same command with the same value on each environment in `ids`."""
         id_list = None if ids is None else np.atleast_1d(ids)
         return self._invoke_each(kind, name, [value] * (self.env_num if id_list is None else len(id_list)), id_list)
 
-    def _invoke_each(self, kind: Any, name: str, values: list[Any], id_list: np.ndarray | None) -> list[Any]:
+    def _invoke_each(self, kind: InvokeKind, name: str, values: Sequence[object], ids: np.ndarray | None) -> list[Any]:
         self._last_step_was_full = False
         self._drop_unfinished()
         self._unfinished = True
-        results = self._pool.invoke(kind, name, values, id_list)
+        results = self._pool.invoke(kind, name, values, ids)
         self._unfinished = False
         return results
 
@@ -309,7 +309,7 @@ class BaseVectorEnv(Stateful):
         Raises:
             PendingError: environments have pending commands.
         """
-        seeds: list[Any] = seeds_of(seed, self.env_num) or [None] * self.env_num
+        seeds = seeds_of(seed, self.env_num) or [None] * self.env_num
         env_seeds: list[Any] = [None] * self.env_num
         if self._call_env_seed:
             env_seeds = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
@@ -342,7 +342,7 @@ class BaseVectorEnv(Stateful):
         return list(self._spaces[name])
 
     @property
-    def metadata(self) -> list[Any]:
+    def metadata(self) -> list[dict[str, Any]]:
         """The metadata of each environment."""
         return self.get_env_attr("metadata")
 
@@ -352,16 +352,14 @@ class BaseVectorEnv(Stateful):
         return self.get_env_attr("spec")
 
     @property
-    def reward_range(self) -> list[Any]:
+    def reward_range(self) -> list[tuple[float, float]]:
         """The reward range of each environment; (-inf, inf) if it has none."""
         return self.get_env_attr("reward_range")
 
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Closes every environment and stops every worker; other methods raise `ClosedError` afterwards.
-
-        Later calls of `close` have no effect.
+        """Closes every environment and stops every worker. After that, `close` does nothing, and others raise.
 
         Args:
             timeout: see `Pool.close`.
@@ -373,7 +371,7 @@ class BaseVectorEnv(Stateful):
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"This {type(self).__name__} is closed. Make a new one.")
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -387,8 +385,8 @@ class BaseVectorEnv(Stateful):
         return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{wait_options})"
 
 
-def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Returns the observation and action space for the batch buffers: those that the spaces of all workers share."""
+def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> Spaces:
+    """Returns the spaces for the batch buffers: those that the spaces of all workers share."""
     actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
     return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
 
@@ -401,6 +399,5 @@ def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) ->
     """
     if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
         raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"Expected timeout to be a number of seconds above 0, or None, got {timeout!r}.")
+    check_seconds("timeout", timeout)
     return timeout is not None or (wait_num is not None and wait_num < env_num)

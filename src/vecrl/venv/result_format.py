@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.infos import Infos
+from ..engine.infos import Info, InfoDict, Infos
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import SpaceError
 from ..simulators.heterogeneous import REWARD
 
-_NO_INFO: Mapping[str, Any] = {}
+Obs = Any
+"""Observations of `m` environments: an array `[m, ...]`, or a dict of arrays."""
+_NO_INFO: InfoDict = {}
 
 
 class ResultFormatter:
@@ -34,11 +36,11 @@ class ResultFormatter:
         self._shared = shared
         self._single_array = layout.flat and not layout.opaque
 
-    def reset(self, transition: Transition) -> tuple[Any, np.ndarray]:
+    def reset(self, transition: Transition) -> tuple[Obs, np.ndarray]:
         """Returns observations, and infos `[m]` as the environments returned them."""
         return self.obs(transition), _info_array(self._dicts(transition.infos, transition.ids.tolist()))
 
-    def step(self, transition: Transition) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, transition: Transition) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns observations, rewards, flags, and infos `[m]` with the id of each environment."""
         ids = transition.ids.tolist()
         reward = transition.reward
@@ -52,14 +54,14 @@ class ResultFormatter:
             dicts = [{"env_id": env_id} for env_id in ids]
         return self.obs(transition), reward, transition.terminated, transition.truncated, _info_array(dicts)
 
-    def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[dict[str, Any]]:
+    def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[InfoDict]:
         """Returns a new dict for each of `ids`."""
-        infos_by_id = dict(infos.items())
+        infos_by_id: dict[int, Info] = dict(infos.items())
         if self._shared:
             return [_copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
         return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
 
-    def obs(self, transition: Transition) -> Any:
+    def obs(self, transition: Transition) -> Obs:
         """Returns the observations of `m` environments.
 
         Returns:
@@ -76,23 +78,23 @@ class ResultFormatter:
             return self._layout.build(stacked)
         return object_array(self._layout.rows(leaves, len(transition.ids)))
 
-    def _stack_objects(self, values: Sequence[Any]) -> Any:
+    def _stack_objects(self, values: Sequence[Any]) -> Obs:
         if self._stack_dicts and values and isinstance(values[0], dict):
             keys = values[0].keys()
             if all(isinstance(value, dict) and value.keys() == keys for value in values):
                 return {key: self._stack_objects([value[key] for value in values]) for key in keys}
         return stack(values)
 
-    def empty_result(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def empty_result(self) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns the results of a step of no environments."""
-        obs: Any = np.empty(0, object)
+        obs: Obs = np.empty(0, object)
         if self._single_array or (self._stack_dicts and not self._layout.flat):
             obs = self._layout.build([np.asarray(leaf) for leaf in self._layout.empty(0)])
         flags = np.empty((2, 0), bool)
         return obs, np.empty(0), flags[0], flags[1], np.empty(0, object)
 
 
-def stack(values: Sequence[Any]) -> np.ndarray:
+def stack(values: Sequence[object]) -> np.ndarray:
     """Stacks arrays or numbers of one shape to `[m, ...]`, and puts other values into an array `[m]` of objects.
 
     Raises:
@@ -118,7 +120,7 @@ NO_TUPLES = (
 )
 
 
-def object_array(values: Sequence[Any]) -> np.ndarray:
+def object_array(values: Sequence[object]) -> np.ndarray:
     """Returns an array `[m]` of the objects, of any type."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):  # array[:] = values would convert arrays and lists
@@ -126,7 +128,7 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def _info_array(dicts: list[dict[str, Any]]) -> np.ndarray:
+def _info_array(dicts: list[InfoDict]) -> np.ndarray:
     array = np.empty(len(dicts), object)
     array[:] = dicts
     return array

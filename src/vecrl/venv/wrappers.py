@@ -5,12 +5,15 @@ This module must not know how environments are stepped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from .base import BaseVectorEnv, Id, Step
+from .result_format import Obs
 from .running_mean_std import RunningMeanStd
 
 
@@ -28,16 +31,16 @@ class VectorEnvWrapper(BaseVectorEnv):
     def __init__(self, venv: Any):
         self.venv = venv
 
-    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Obs, np.ndarray]:
         return self.venv.reset(_as_array(env_id), **kwargs)
 
-    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+    def step(self, action: Tree, id: Id = None) -> Step:  # noqa: A002
         return self.venv.step(action, _as_array(id))
 
     def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
         return self.venv.cancel(id)
 
-    def seed(self, seed: Any = None) -> Any:
+    def seed(self, seed: int | Sequence[int] | None = None) -> list[list[int | None]]:
         return self.venv.seed(seed)
 
     def render(self, **kwargs: Any) -> Any:
@@ -46,10 +49,10 @@ class VectorEnvWrapper(BaseVectorEnv):
     def get_env_attr(self, key: str, id: Id = None) -> list[Any]:  # noqa: A002
         return self.venv.get_env_attr(key, id)
 
-    def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
+    def set_env_attr(self, key: str, value: object, id: Id = None) -> None:  # noqa: A002
         self.venv.set_env_attr(key, value, id)
 
-    def close(self, *args: Any, **kwargs: Any) -> None:
+    def close(self, *args: object, **kwargs: object) -> None:
         self.venv.close(*args, **kwargs)
 
     def __len__(self) -> int:
@@ -107,17 +110,17 @@ class VectorEnvNormObs(VectorEnvWrapper):
         self.update_obs_rms = update_obs_rms
         self.obs_rms = RunningMeanStd()
 
-    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Obs, np.ndarray]:
         """Resets the selected environments and returns their normalized observations."""
         obs, info = super().reset(env_id, **kwargs)
         return self._norm(obs), info
 
-    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+    def step(self, action: Tree, id: Id = None) -> Step:  # noqa: A002
         """Steps the selected environments and returns the results, with normalized observations."""
         obs, rew, terminated, truncated, info = super().step(action, id)
         return self._norm(obs), rew, terminated, truncated, info
 
-    def _norm(self, obs: Any) -> Any:
+    def _norm(self, obs: Obs) -> Obs:
         if not isinstance(obs, np.ndarray) or obs.dtype == object:
             raise SpaceError(
                 "Expected observations that are one array of numbers, got dicts, different shapes, or no arrays. "

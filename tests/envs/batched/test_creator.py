@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.tensordict_envs import CountingRowsEnv
 
 from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
 from vecrl.envs.transforms import Compose, StepCounter, TrajCounter, TransformedEnv, VecNorm
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
-
-from ..counting_envs import Counting
 
 BACKENDS = [
     pytest.param(SerialEnv, id="serial"),
@@ -31,7 +30,7 @@ BACKENDS = [
 
 def counted(max_steps: int = 2, front: bool = False) -> EnvBase:
     more = [StepCounter(max_steps=9, step_count_key="other")] if front else []
-    return TransformedEnv(Counting(20), Compose(*more, StepCounter(max_steps=max_steps), TrajCounter()))
+    return TransformedEnv(CountingRowsEnv(20), Compose(*more, StepCounter(max_steps=max_steps), TrajCounter()))
 
 
 def normed(shapes: Any = None) -> EnvBase:
@@ -153,7 +152,7 @@ def test_statistics_of_different_shapes_are_not_shared() -> None:
 
 def test_statistics_of_dynamic_shapes_raise() -> None:
     def make() -> EnvBase:
-        env = Counting(3)
+        env = CountingRowsEnv(3)
         env.set_spec_lock_(False)
         env.observation_spec = Composite(observation=Unbounded((1, -1)), shape=(1,))
         return TransformedEnv(env, VecNorm(["observation"]))

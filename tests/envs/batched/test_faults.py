@@ -10,12 +10,12 @@ import psutil
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.faulty_envs import is_killed, raises, sleeps_forever
+from tests.fixtures.tensordict_envs import CountingTensorDictEnv, DynamicSizeEnv, FaultyTensorDictEnv
 
 from vecrl.envs import GymEnv, ParallelEnv, SerialEnv
 from vecrl.errors import PendingError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.specs import Unbounded
-
-from .fixture_envs import CountingTensorDictEnv, DynamicSizeEnv, FaultyEnv, dies, fails, sleeps
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
 
@@ -24,8 +24,8 @@ BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per
 def test_construction_failures_raise(kind: Any) -> None:
     gc.collect()
     before = len(psutil.Process().children(recursive=True))
-    with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in fails") as exc_info:
-        kind(3, [CountingTensorDictEnv, partial(FaultyEnv, "construct", fails), CountingTensorDictEnv])
+    with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in raises") as exc_info:
+        kind(3, [CountingTensorDictEnv, partial(FaultyTensorDictEnv, "construct", raises), CountingTensorDictEnv])
     assert exc_info.value.env_ids == (1,)
     assert len(psutil.Process().children(recursive=True)) <= before + 1, "at most the process that workers come from"
 
@@ -33,7 +33,7 @@ def test_construction_failures_raise(kind: Any) -> None:
 @BOTH
 def test_reset_failures_raise(kind: Any) -> None:
     with (
-        kind(3, [CountingTensorDictEnv, partial(FaultyEnv, "reset", fails), CountingTensorDictEnv]) as env,
+        kind(3, [CountingTensorDictEnv, partial(FaultyTensorDictEnv, "reset", raises), CountingTensorDictEnv]) as env,
         pytest.raises(WorkerError, match=r"environment 1 .*'reset': ArithmeticError: went wrong on purpose"),
     ):
         env.reset()
@@ -42,10 +42,15 @@ def test_reset_failures_raise(kind: Any) -> None:
 @BOTH
 def test_step_failures_raise(kind: Any) -> None:
     with kind(
-        3, [partial(CountingTensorDictEnv, 99), partial(FaultyEnv, "step", fails), partial(CountingTensorDictEnv, 99)]
+        3,
+        [
+            partial(CountingTensorDictEnv, 99),
+            partial(FaultyTensorDictEnv, "step", raises),
+            partial(CountingTensorDictEnv, 99),
+        ],
     ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
-        with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'step'.*in fails") as exc_info:
+        with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'step'.*in raises") as exc_info:
             env.step_and_maybe_reset(env.rand_action(root))
         yielded = exc_info.value.transition
         assert yielded["count"].flatten()[[0, 2]].tolist() == [2, 2], "the others stepped"
@@ -83,7 +88,7 @@ def test_outputs_outside_the_specs_raise(kind: Any) -> None:
 def test_crashed_processes_raise() -> None:
     with ParallelEnv(
         3,
-        [partial(CountingTensorDictEnv, 99), partial(FaultyEnv, "step", dies), CountingTensorDictEnv],
+        [partial(CountingTensorDictEnv, 99), partial(FaultyTensorDictEnv, "step", is_killed), CountingTensorDictEnv],
         envs_per_worker=1,
     ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
@@ -97,7 +102,10 @@ def test_crashed_processes_raise() -> None:
 
 def test_slow_environments_time_out() -> None:
     with ParallelEnv(
-        2, [CountingTensorDictEnv, partial(FaultyEnv, "step", sleeps)], envs_per_worker=1, step_timeout=0.3
+        2,
+        [CountingTensorDictEnv, partial(FaultyTensorDictEnv, "step", sleeps_forever)],
+        envs_per_worker=1,
+        step_timeout=0.3,
     ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
         with pytest.raises(StepTimeout, match=r"environment 1 .*no reply within 0.3 s"):
@@ -108,21 +116,21 @@ def test_slow_environments_time_out() -> None:
 
 @BOTH
 def test_failing_methods_raise(kind: Any) -> None:
-    class Fussy(CountingTensorDictEnv):
-        def fuss(self) -> None:
+    class FailingMethodEnv(CountingTensorDictEnv):
+        def failing_method(self) -> None:
             raise KeyError("no way")
 
-    with kind(2, Fussy) as env, pytest.raises(WorkerError, match=r"(?s)'fuss'.*no way"):
-        env.fuss()
+    with kind(2, FailingMethodEnv) as env, pytest.raises(WorkerError, match=r"(?s)'failing_method'.*no way"):
+        env.failing_method()
 
 
 @BOTH
 def test_close_failures_raise(kind: Any) -> None:
-    class Stubborn(CountingTensorDictEnv):
+    class FailingCloseEnv(CountingTensorDictEnv):
         def close(self, *, raise_if_closed: bool = False) -> None:
             raise OSError("will not")
 
-    env = kind(2, [CountingTensorDictEnv, Stubborn])
+    env = kind(2, [CountingTensorDictEnv, FailingCloseEnv])
     with pytest.raises(WorkerError, match=r"environment 1 .*'close': OSError: will not"):
         env.close()
     assert env.is_closed

@@ -4,43 +4,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from tests.fixtures.gym_envs import FailsOnceEnv
 
 from vecrl.envs import GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv
 
 
-class Fragile(gymnasium.Env):
-    """Observes its count. The first instance raises at count 3."""
-
-    observation_space = spaces.Box(0, 100, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, mark: str = ""):
-        self.mark, self.count = Path(mark) if mark else None, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.count = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        if self.count == 3 and self.mark is not None and not self.mark.exists():
-            self.mark.touch()
-            raise ArithmeticError("went wrong on purpose")
-        return np.full(1, self.count, np.float32), 1.0, False, False, {}
-
-
 def _bare(mark: str) -> Any:
-    return GymWrapper(Fragile(mark))
+    return GymWrapper(FailsOnceEnv(mark))
 
 
 def _by_path(mark: str) -> Any:
-    return TransformedEnv(GymWrapper(Fragile(mark)), StepCounter())
+    return TransformedEnv(GymWrapper(FailsOnceEnv(mark)), StepCounter())
 
 
 @pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)], ids=["serial", "parallel"])

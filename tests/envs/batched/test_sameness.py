@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.batch_reference import LoopReference, assert_same
+from tests.fixtures.tensordict_envs import MAKERS
 
 from vecrl.envs import ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.batched.codecs import GymCodec, TensorDictCodec
-
-from .fixture_envs import MAKERS, LoopReference, assert_same
 
 WAYS: dict[str, Any] = {
     "serial": (SerialEnv, {}),
@@ -41,9 +41,9 @@ def test_batches_equal_loops(way: Any, kinds: str) -> None:
         assert_same(root, expected)
         for number, actions in enumerate(_actions(env, 12)):
             data = env.rand_action(root)
-            for own_value, other, action in zip(data.unbind(0), expected.unbind(0), actions.unbind(0), strict=True):
-                own_value.update(action)
-                other.update(action)
+            for row, expected_row, action in zip(data.unbind(0), expected.unbind(0), actions.unbind(0), strict=True):
+                row.update(action)
+                expected_row.update(action)
             data = _with(root, actions)
             if number % 3 == 2:
                 step_td, expected = env.step(data), loop.step(expected)
@@ -85,7 +85,7 @@ rounds = st.lists(st.tuples(masks, masks), min_size=1, max_size=8)
 
 
 @settings(max_examples=25)
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "talking", "growing", "stateful"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "talking", "growing", "stateful"])
 @given(rounds)
 def test_partial_steps_and_resets_equal_loops(kinds: str, script: list[tuple[list[bool], list[bool]]]) -> None:
     with SerialEnv(3, MAKERS[kinds], envs_per_worker=2) as env:
@@ -94,7 +94,7 @@ def test_partial_steps_and_resets_equal_loops(kinds: str, script: list[tuple[lis
 
 def test_partial_steps_and_resets_of_processes_equal_loops() -> None:
     script = [([True, False, True], [False, True, False]), ([True, True, True], [True, False, True])] * 3
-    for kinds in ("tally", "cartpole", "classes"):
+    for kinds in ("counting", "cartpole", "classes"):
         with ParallelEnv(3, MAKERS[kinds], envs_per_worker=2) as env:
             _partial(env, LoopReference(MAKERS[kinds]), script)
 
@@ -134,7 +134,7 @@ def test_masks_reach_batched_environments_within_the_batch(script: list[list[boo
             assert_same(root, expected)
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole"])
 def test_rollouts_are_equal_on_every_backend(kinds: str) -> None:
     rollout = []
     for kind, options in WAYS.values():
@@ -179,7 +179,7 @@ def test_gym_codec_equals_tensordict_codec() -> None:
         assert actual["next", "terminated"].any() or actual["next", "done"].sum() > 3
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "sizes"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "sizes"])
 def test_reset_rows_arrive_with_the_step(kinds: str) -> None:
     with SerialEnv(3, MAKERS[kinds]) as env:
         env.set_seed(0)

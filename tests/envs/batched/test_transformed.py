@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.batch_reference import assert_same, flat
+from tests.fixtures.tensordict_envs import MAKERS, CountingTensorDictEnv, ObjectObsEnv
 
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
@@ -28,8 +30,6 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Categorical, Composite, Unbounded
-
-from .fixture_envs import MAKERS, CountingTensorDictEnv, ObjectObsEnv, assert_same, flat
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)])
 
@@ -57,7 +57,7 @@ def _pixels() -> Compose:
 
 
 SEEN: dict[str, Any] = {
-    "tally": (MAKERS["tally"], partial(_unsqueezing, "seen")),
+    "counting": (MAKERS["counting"], partial(_unsqueezing, "seen")),
     "objects": (
         [partial(ObjectObsEnv, 2), partial(ObjectObsEnv, 3), partial(ObjectObsEnv, 9)],
         partial(_unsqueezing, "seen"),
@@ -69,14 +69,14 @@ SEEN: dict[str, Any] = {
 
 def _assert_alike(actual: Any, expected: Any) -> None:
     """Asserts that two TensorDicts are equal, except for torch's rounding when it resizes several images together."""
-    for own_value, other in zip(actual.unbind(0), expected.unbind(0), strict=True):
-        remaining, right = flat(own_value), flat(other)
-        assert remaining.keys() == right.keys()
-        for key, value in remaining.items():
+    for row, expected_row in zip(actual.unbind(0), expected.unbind(0), strict=True):
+        entries, expected_entries = flat(row), flat(expected_row)
+        assert entries.keys() == expected_entries.keys()
+        for key, value in entries.items():
             if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(value, right[key], msg=str(key))
+                torch.testing.assert_close(value, expected_entries[key], msg=str(key))
             else:
-                assert value == right[key], key
+                assert value == expected_entries[key], key
 
 
 @BOTH
@@ -112,7 +112,7 @@ def test_shape_transforms_are_equal_inside_and_outside_a_batch(kind: Any, name: 
 
 
 def test_unselected_rows_keep_the_callers_values() -> None:
-    with SerialEnv(3, MAKERS["tally"]) as env:
+    with SerialEnv(3, MAKERS["counting"]) as env:
         mask = torch.tensor([[False], [True], [False]])
         data = env.reset().set("count", torch.full((3, 1), 7)).set("_reset", mask)
         assert env.reset(data)["count"].flatten().tolist() == [7, 0, 7]
@@ -120,7 +120,7 @@ def test_unselected_rows_keep_the_callers_values() -> None:
         assert env.step(data)["next", "count"].flatten().tolist() == [7, 1, 7]
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "classes", "groups"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "classes", "groups"])
 def test_empty_resets_fill_missing_entries_with_zeros(kinds: str) -> None:
     with SerialEnv(3, MAKERS[kinds]) as env:
         complete = env.reset()

@@ -104,9 +104,9 @@ def test_seeds_determine_opponent_moves() -> None:
 
 
 def test_occupied_cells_are_named_by_row() -> None:
-    for batch, message_text in (((), "taken cells: 4"), ((3,), r"taken cells: in the rows \[\[0\], \[1\], \[2\]\]")):
+    for batch, message in (((), "taken cells: 4"), ((3,), r"taken cells: in the rows \[\[0\], \[1\], \[2\]\]")):
         env = TicTacToeEnv()
         move = torch.full(batch, 4)
         data = env.step_mdp(env.step(env.reset(TensorDict({}, batch)).set("action", move)))
-        with pytest.raises(SpaceError, match=message_text):
+        with pytest.raises(SpaceError, match=message):
             env.step(data.set("action", move))

@@ -205,15 +205,6 @@ def test_num_workers_implies_num_envs() -> None:
         assert env.rollout(3).shape == (1, 3)
 
 
-def test_earlier_results_do_not_change() -> None:
-    env = make("ours", AutoresetMode.SAME_STEP)
-    data, saved = env.reset(), []
-    for _ in range(6):
-        step_td, data = env.step_and_maybe_reset(env.rand_action(data))
-        saved.append((step_td, step_td.clone()))
-    assert all((item == other).all() for item, other in saved)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_vector_environments_may_return_tensors(mode: AutoresetMode) -> None:
     env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))

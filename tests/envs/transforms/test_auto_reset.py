@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import CountingRowsEnv
 
 from vecrl.envs import EnvBase
 from vecrl.envs.transforms import (
@@ -20,10 +21,8 @@ from vecrl.envs.transforms import (
 )
 from vecrl.specs import Composite, Unbounded
 
-from ..counting_envs import Counting
 
-
-class Restarting(Counting):
+class Restarting(CountingRowsEnv):
     """Row i counts, and restarts at -10 when its episode ends. If `final`, the final observation is below "final"."""
 
     def __init__(self, *limits: int, final: bool = False, **kwargs: Any):
@@ -122,7 +121,7 @@ def test_transform_must_be_innermost() -> None:
 
 
 def test_requested_rows_are_reset_and_others_stay_pending() -> None:
-    for env in (AutoResetEnv(Counting(2, 5)), Counting(2, 5, auto_reset=True)):
+    for env in (AutoResetEnv(CountingRowsEnv(2, 5)), CountingRowsEnv(2, 5, auto_reset=True)):
         root = env.reset()
         for _ in range(2):
             root = env.step_mdp(env.rand_step(root))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import (
@@ -17,8 +18,6 @@ from vecrl.envs.transforms import (
     TransformedEnv,
 )
 from vecrl.specs import Bounded
-
-from ..bounded_env import BoundedValuesEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 DOUBLE = torch.float64

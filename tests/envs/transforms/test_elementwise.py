@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
 from vecrl.envs import EnvBase, check_env_specs
 from vecrl.envs.transforms import (
@@ -22,8 +23,6 @@ from vecrl.envs.transforms import (
 from vecrl.envs.transforms.elementwise import map_bounds
 from vecrl.specs import Bounded, Composite, NonTensor, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

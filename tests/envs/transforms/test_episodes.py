@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.nested_done_env import NestedDoneEnv
 
 from vecrl.envs import EnvBase, GymEnv, GymWrapper, ParallelEnv, SerialEnv
 from vecrl.envs.transforms import (
@@ -21,8 +22,6 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
-
-from ..nested_done_env import NestedDoneEnv
 
 
 class Ale:

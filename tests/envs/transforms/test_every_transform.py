@@ -1,10 +1,9 @@
 """Every transform in the public conformance suite."""
 
 import pytest
+from tests.fixtures.transforms import BASES, CASES, exported
 
 from vecrl.testing import TransformConformance
-
-from .all_transforms import BASES, CASES, exported
 
 
 def test_every_transform_has_a_case() -> None:

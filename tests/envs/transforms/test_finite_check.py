@@ -3,11 +3,10 @@
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import FiniteTensorDictCheck, TransformedEnv
-
-from ..bounded_env import BoundedValuesEnv
 
 
 class Broken(BoundedValuesEnv):

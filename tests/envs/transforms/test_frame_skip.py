@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import EnvBase, SerialEnv, check_env_specs
+from vecrl.envs import EnvBase, check_env_specs
 from vecrl.envs.transforms import (
     CatFrames,
     Compose,
@@ -20,31 +21,18 @@ from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
 
-from ..counting_envs import Counting, Groups
-
 
 def test_actions_repeat_until_each_row_is_done() -> None:
-    env = TransformedEnv(Counting(5, 9), FrameSkipTransform(3))
+    env = TransformedEnv(CountingRowsEnv(5, 9), FrameSkipTransform(3))
     rollout = env.rollout(5, break_when_any_done=False)
     assert rollout["next", "count"].squeeze(-1).tolist() == [[3, 5, 3, 5, 3], [3, 6, 9, 3, 6]]
     assert rollout["next", "reward"].squeeze(-1).tolist() == [[3, 2, 3, 2, 3], [3, 3, 3, 3, 3]]
     assert rollout["next", "done"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 0, 1, 0, 0]]
 
 
-def test_batched_frame_skip_equals_single_environments() -> None:
-    makers: Any = [lambda: Counting(5), lambda: Counting(9)]
-    outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
-    inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
-    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # it accepts any action
-    for env in (outside, inside):
-        env.close()
-    assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])
-    assert torch.equal(plays[0]["next", "count"], plays[1]["next", "count"])
-
-
 def test_inner_transforms_receive_every_frame() -> None:
     stack = CatFrames(3, -1, in_keys=["count"], out_keys=["last"])
-    env = TransformedEnv(Counting(99), Compose(stack, FrameSkipTransform(4), StepCounter()))
+    env = TransformedEnv(CountingRowsEnv(99), Compose(stack, FrameSkipTransform(4), StepCounter()))
     next_td = env.rollout(2)[0]["next"]
     assert next_td["last"].tolist() == [[2, 3, 4], [6, 7, 8]]
     assert next_td["step_count"].flatten().tolist() == [1, 2]
@@ -69,7 +57,7 @@ def test_actions_are_read_at_the_position_of_the_transform() -> None:
 
 
 def test_groups_stop_when_any_agent_is_done() -> None:
-    class Ending(Groups):
+    class Ending(GroupsEnv):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
             self.steps = getattr(self, "steps", 0) + 1
@@ -83,7 +71,7 @@ def test_groups_stop_when_any_agent_is_done() -> None:
 
 
 def test_reward_bounds_are_scaled() -> None:
-    base = Counting(3)
+    base = CountingRowsEnv(3)
     base.reward_spec = Bounded(-1, 2, (1, 1))
     spec = TransformedEnv(base, FrameSkipTransform(4)).reward_spec
     assert (float(spec.low), float(spec.high)) == (-4, 8)
@@ -92,7 +80,7 @@ def test_reward_bounds_are_scaled() -> None:
 @pytest.mark.parametrize("random", [True, False])
 def test_noops_precede_episodes(random: bool) -> None:
     torch.manual_seed(0)
-    env = TransformedEnv(Counting(99, 99), NoopResetEnv(4, random))
+    env = TransformedEnv(CountingRowsEnv(99, 99), NoopResetEnv(4, random))
     counts = {int(count) for _ in range(40) for count in env.reset()["count"]}
     assert counts == ({0, 1, 2, 3} if random else {4})
 
@@ -122,7 +110,7 @@ def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="noops"):
         NoopResetEnv(0)
     with pytest.raises(RuntimeError, match="environment"):
-        FrameSkipTransform(2)._step(Counting(2).reset(), Counting(2).reset())
+        FrameSkipTransform(2)._step(CountingRowsEnv(2).reset(), CountingRowsEnv(2).reset())
 
 
 def steps_of(env: EnvBase, *counts: int) -> list[Any]:
@@ -137,7 +125,7 @@ def steps_of(env: EnvBase, *counts: int) -> list[Any]:
 
 class TestMultiAction:
     def test_actions_are_taken_until_each_row_is_done(self) -> None:
-        first, second, third = steps_of(TransformedEnv(Counting(4, 9), MultiAction()), 3, 2, 1)
+        first, second, third = steps_of(TransformedEnv(CountingRowsEnv(4, 9), MultiAction()), 3, 2, 1)
         assert first["count"].squeeze(-1).tolist() == [3, 3]
         assert first["reward"].squeeze(-1).tolist() == [[1, 1, 1], [1, 1, 1]]
         assert second["count"].squeeze(-1).tolist() == [4, 5]
@@ -146,12 +134,12 @@ class TestMultiAction:
         assert third["count"].squeeze(-1).tolist() == [1, 6]
 
     def test_all_rows_are_done(self) -> None:
-        [step] = steps_of(TransformedEnv(Counting(2, 1), MultiAction(stack_observations=True)), 4)
+        [step] = steps_of(TransformedEnv(CountingRowsEnv(2, 1), MultiAction(stack_observations=True)), 4)
         assert step["reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
         assert step["count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 1, 1, 1]]
 
     def test_last_rewards_and_stacked_observations(self) -> None:
-        env = TransformedEnv(Counting(4, 9), MultiAction(stack_rewards=False, stack_observations=True))
+        env = TransformedEnv(CountingRowsEnv(4, 9), MultiAction(stack_rewards=False, stack_observations=True))
         first, second = steps_of(env, 3, 2)
         assert first["reward"].squeeze(-1).tolist() == [1, 1]
         assert second["reward"].squeeze(-1).tolist() == [1, 1]
@@ -174,20 +162,20 @@ class TestMultiAction:
 
     def test_transforms_before_and_after(self) -> None:
         env = TransformedEnv(
-            Counting(9),
+            CountingRowsEnv(9),
             Compose(StepCounter(step_count_key="inner"), MultiAction(), StepCounter(step_count_key="outer")),
         )
         *_, last = steps_of(env, 3, 2)
         assert (last["inner"].tolist(), last["outer"].tolist()) == ([[5]], [[2]])
 
     def test_another_dimension(self) -> None:
-        env = TransformedEnv(Counting(9), MultiAction(dim=2))
+        env = TransformedEnv(CountingRowsEnv(9), MultiAction(dim=2))
         assert env.action_spec.shape == (1, 2, -1)
         step = env.step(env.reset().set("action", torch.zeros(1, 2, 3)))["next"]
         assert step["reward"].tolist() == [[[1, 1, 1]]]
 
     def test_partial_steps(self) -> None:
-        env = TransformedEnv(Counting(9, 9), MultiAction())
+        env = TransformedEnv(CountingRowsEnv(9, 9), MultiAction())
         mask = torch.tensor([True, False])
         step = env.step(env.reset().update({"action": torch.zeros(2, 3, 2), "_step": mask}))["next"]
         assert step["reward"].squeeze(-1).tolist() == [[1, 1, 1], [0, 0, 0]]
@@ -200,4 +188,4 @@ class TestMultiAction:
         with pytest.raises(SpaceError, match=r"the same number of actions.*\{'action': 3, 'choice': 2\}"):
             env.step(env.reset().update({"action": torch.rand(3, 2), "choice": torch.tensor([0, 3])}))
         with pytest.raises(SpaceError, match="1 or more, at all keys"):
-            steps_of(TransformedEnv(Counting(3), MultiAction()), 0)
+            steps_of(TransformedEnv(CountingRowsEnv(3), MultiAction()), 0)

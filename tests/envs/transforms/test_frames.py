@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import CountingRowsEnv
 
 from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, TimeMaxPool, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..counting_envs import Counting
 
 # The stacks of TorchRL for an environment that counts 0, 1, 2, 3 and is then reset.
 SAME = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]
@@ -24,7 +23,7 @@ PADDINGS = pytest.mark.parametrize(
 
 
 def counted(transform: Any = None) -> TensorDictBase:
-    env = TransformedEnv(Counting(3), transform)
+    env = TransformedEnv(CountingRowsEnv(3), transform)
     return env.rollout(5, break_when_any_done=False)[0]
 
 
@@ -62,7 +61,7 @@ def test_as_inverse_stacks_in_replay_buffers() -> None:
     assert stack(stored) is stored
     assert stored["count"].shape == (5, 1)
     with pytest.raises(RuntimeError, match="stores of data"):
-        TransformedEnv(Counting(3), CatFrames(3, -1, in_keys=["count"], as_inverse=True)).reset()
+        TransformedEnv(CountingRowsEnv(3), CatFrames(3, -1, in_keys=["count"], as_inverse=True)).reset()
 
 
 def test_stored_data_need_done_flags() -> None:
@@ -86,7 +85,7 @@ def test_images_are_stacked_along_any_dimension() -> None:
 
 def test_stacks_are_copies() -> None:
     double = FunctionTransform(lambda td: td.set("last", td["last"].mul_(2)))
-    env = TransformedEnv(Counting(9), CatFrames(3, -1, in_keys=["count"], out_keys=["last"]))
+    env = TransformedEnv(CountingRowsEnv(9), CatFrames(3, -1, in_keys=["count"], out_keys=["last"]))
     env.append_transform(double)
     step_td = env.rand_step(env.reset())
     step_td["next", "last"].fill_(99)
@@ -94,7 +93,9 @@ def test_stacks_are_copies() -> None:
 
 
 def test_clones_share_stacks() -> None:
-    env = TransformedEnv(Counting(9), Compose(CatFrames(3, -1, in_keys=["count"], out_keys=["last"]), lambda td: td))
+    env = TransformedEnv(
+        CountingRowsEnv(9), Compose(CatFrames(3, -1, in_keys=["count"], out_keys=["last"]), lambda td: td)
+    )
     parent = env.transform[1].parent
     assert parent is not None
     root = parent.rand_step(parent.reset())
@@ -111,7 +112,9 @@ def test_empty_states_can_be_loaded() -> None:
 
 
 def test_reset_key_selects_the_mask() -> None:
-    env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="restart"))
+    env = TransformedEnv(
+        CountingRowsEnv(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="restart")
+    )
     root = env.step_mdp(env.rand_step(env.reset()))
     root = env.reset(root.set("restart", torch.tensor([[True], [False]])))
     assert root["last"].tolist() == [[0, 0], [0, 1]]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
 from vecrl.envs import PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
@@ -20,8 +21,6 @@ from vecrl.envs.transforms import (
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

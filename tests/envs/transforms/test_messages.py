@@ -21,6 +21,7 @@ from vecrl.envs.transforms import (
     Resize,
     StepCounter,
     ToTensorImage,
+    Transform,
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
@@ -101,8 +102,8 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = ERROR_CASES[case]
-    with pytest.raises(kind, match=f"(?s){message_text}"):
+    call, kind, message = ERROR_CASES[case]
+    with pytest.raises(kind, match=f"(?s){message}"):
         call()
 
 
@@ -111,3 +112,27 @@ def test_rollouts_of_different_lengths_can_be_concatenated() -> None:
     env = TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), norm)
     norm.init_stats(100, cat_dim=1, reduce_dim=(0, 1))
     assert env.rollout(2)["observation"].shape == (2, 2, 4)
+
+
+class Silent(Transform):
+    """Returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(in_keys=["observation"])
+
+    def _apply_transform(self, value: torch.Tensor) -> Any:
+        value.mul_(2)
+
+
+class Unfinished(Transform):
+    """Does not call the constructor of its base class."""
+
+    def __init__(self) -> None:
+        self.factor = 2
+
+
+def test_mistakes_of_a_new_transform_are_explained() -> None:
+    with pytest.raises(SpaceError, match=r"Silent._apply_transform to return a value, got None"):
+        _ = TransformedEnv(GymEnv("CartPole-v1"), Silent()).observation_spec
+    with pytest.raises(TypeError, match=r"Unfinished.__init__ to call super\(\).__init__"):
+        TransformedEnv(GymEnv("CartPole-v1"), Unfinished())

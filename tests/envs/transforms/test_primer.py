@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
 from vecrl.specs import Bounded, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
-from ..counting_envs import Counting, Groups
-
 
 def primed(*args: Any, **kwargs: Any) -> TransformedEnv:
-    return TransformedEnv(Counting(2, 3), TensorDictPrimer(*args, **kwargs))
+    return TransformedEnv(CountingRowsEnv(2, 3), TensorDictPrimer(*args, **kwargs))
 
 
 def test_recurrent_states_are_carried() -> None:
@@ -85,7 +84,7 @@ def test_specs_are_expanded_unless_they_have_the_batch_size() -> None:
 
 
 def test_group_entries_are_reset_with_their_groups() -> None:
-    env = TransformedEnv(Groups(("a", "b"), root=False), TensorDictPrimer({("a", "h"): Unbounded((2, 1))}))
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), TensorDictPrimer({("a", "h"): Unbounded((2, 1))}))
     root = env.reset()
     root["a", "h"] += 1
     root["a", "_reset"] = torch.tensor([[True], [False]])
@@ -157,7 +156,7 @@ def test_call_before_env_reset_applies_to_autoreset() -> None:
 
 class TestStateDependentNoise:
     def test_each_episode_has_its_own_noise(self) -> None:
-        env = TransformedEnv(Counting(2, 3), gSDENoise(state_dim=3, action_dim=2))
+        env = TransformedEnv(CountingRowsEnv(2, 3), gSDENoise(state_dim=3, action_dim=2))
         noise = env.rollout(4, break_when_any_done=False)["_eps_gSDE"]
         assert noise.shape == (2, 4, 2, 3)
         assert noise[0, 0].equal(noise[0, 1])
@@ -167,7 +166,7 @@ class TestStateDependentNoise:
 
     def test_noise_is_normal(self) -> None:
         torch.manual_seed(0)
-        noise = TransformedEnv(Counting(1), gSDENoise(100, 100)).reset()["_eps_gSDE"]
+        noise = TransformedEnv(CountingRowsEnv(1), gSDENoise(100, 100)).reset()["_eps_gSDE"]
         assert abs(noise.mean()) < 0.05
         assert abs(noise.std() - 1) < 0.05
 
@@ -178,7 +177,7 @@ class TestStateDependentNoise:
             ({"shape": (2,)}, (2, 1)),
             ({}, (2, 1)),
         ):
-            env = TransformedEnv(Counting(2, 3), gSDENoise(**options))
+            env = TransformedEnv(CountingRowsEnv(2, 3), gSDENoise(**options))
             noise = env.reset()["_eps_gSDE"]
             assert noise.shape == shape
             assert bool(noise.any()) == ("state_dim" in options)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import (
@@ -18,9 +19,6 @@ from vecrl.envs.transforms import (
 )
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
-from ..counting_envs import Counting, Groups
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 
@@ -76,7 +74,7 @@ def test_binarize() -> None:
 
 
 def test_rewards_of_groups_are_transformed() -> None:
-    env = TransformedEnv(Groups(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
     assert env.transform[0].in_keys == [("a", "reward"), ("b", "reward")]
     assert (env.rollout(3)["next", "b", "episode_reward"][-1] == 15).all()
     check_env_specs(env)
@@ -111,32 +109,32 @@ class TestTargetReturn:
             ("reduce", [[5, 4, 5, 4], [5, 4, 3, 5]], [[4, 3, 4, 3], [4, 3, 2, 4]]),
             ("constant", [[5] * 4] * 2, [[5] * 4] * 2),
         ):
-            env = TransformedEnv(Counting(2, 3), TargetReturn(5.0, mode))
+            env = TransformedEnv(CountingRowsEnv(2, 3), TargetReturn(5.0, mode))
             rollout = env.rollout(4, break_when_any_done=False)
             assert rollout["target_return"].squeeze(-1).tolist() == root
             assert rollout["next", "target_return"].squeeze(-1).tolist() == following
             assert "target_return" in env.state_spec
 
     def test_a_target_of_the_user(self) -> None:
-        env = TransformedEnv(Counting(9), TargetReturn(5.0))
+        env = TransformedEnv(CountingRowsEnv(9), TargetReturn(5.0))
         root = env.reset().set("target_return", torch.tensor([[20.0]]))
         rollout = env.rollout(3, tensordict=root, auto_reset=False)
         assert rollout["target_return"].flatten().tolist() == [20, 19, 18]
 
     def test_stored_trajectories(self) -> None:
-        env = TransformedEnv(Counting(2, 3), TargetReturn(5.0))
+        env = TransformedEnv(CountingRowsEnv(2, 3), TargetReturn(5.0))
         rollout = env.rollout(6, break_when_any_done=False)
         keys = ["target_return", ("next", "target_return")]
         again = TargetReturn(5.0)(rollout.exclude(*keys))
         assert all(again[key].equal(rollout[key]) for key in keys)
 
     def test_groups(self) -> None:
-        env = TransformedEnv(Groups(("a", "b"), root=True), TargetReturn(5.0))
+        env = TransformedEnv(GroupsEnv(("a", "b"), root=True), TargetReturn(5.0))
         assert env.reset()["a", "target_return"].shape == (2, 1)
         assert TargetReturn(1, in_keys=["x", ("a", "y")]).out_keys == ["target_return", ("a", "target_return")]
 
     def test_reset_key(self) -> None:
-        env = TransformedEnv(Counting(9, 9), TargetReturn(5.0, reset_key="_reset"))
+        env = TransformedEnv(CountingRowsEnv(9, 9), TargetReturn(5.0, reset_key="_reset"))
         root = env.step_mdp(env.rand_step(env.reset()))
         root["_reset"] = torch.tensor([[True], [False]])
         assert env.reset(root)["target_return"].flatten().tolist() == [5, 4]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import (
@@ -15,8 +16,6 @@ from vecrl.envs.transforms import (
     UnsqueezeTransform,
 )
 from vecrl.specs import Bounded, Categorical, OneHot, Unbounded
-
-from ..bounded_env import BoundedValuesEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=["single", "batch", "grid"])
 

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import EnvBase
 from vecrl.envs.transforms import Compose, InitTracker, RewardSum, StepCounter, Timer, TrajCounter, TransformedEnv
-
-from ..counting_envs import Counting, Groups
 
 
 def test_timer_measures_each_phase() -> None:
     timer = Timer()
     ticks = count()
     timer._now = lambda: float(next(ticks) ** 2)  # 0, 1, 4, 9: intervals of 1, 3 and 5
-    env = TransformedEnv(Counting(2, 3), timer)
+    env = TransformedEnv(CountingRowsEnv(2, 3), timer)
     root = env.reset()
     assert root["time_reset"].tolist() == [1, 1]
     assert root["time_step"].tolist() == root["time_policy"].tolist() == [0, 0]
@@ -30,7 +29,7 @@ def test_timer_measures_each_phase() -> None:
 
 
 def test_timer_records_resets_in_rollouts() -> None:
-    rollout = TransformedEnv(Counting(2), Timer(time_key="t")).rollout(6, break_when_any_done=False)[0]
+    rollout = TransformedEnv(CountingRowsEnv(2), Timer(time_key="t")).rollout(6, break_when_any_done=False)[0]
     assert (rollout["t_reset"] > 0).tolist() == [True, False, True, False, True, False]
     assert (rollout["next", "t_step"] > 0).all()
     assert not rollout["next", "t_reset"].any()
@@ -43,7 +42,7 @@ def test_timer_has_three_keys() -> None:
 
 
 def test_trajectories_are_numbered_in_order() -> None:
-    rollout = TransformedEnv(Counting(2, 3, 4), TrajCounter()).rollout(7, break_when_any_done=False)
+    rollout = TransformedEnv(CountingRowsEnv(2, 3, 4), TrajCounter()).rollout(7, break_when_any_done=False)
     expected = [[0, 0, 3, 3, 5, 5, 7], [1, 1, 1, 4, 4, 4, 8], [2, 2, 2, 2, 6, 6, 6]]  # the numbering of TorchRL
     assert rollout["traj_count"].squeeze(-1).tolist() == expected
     assert torch.equal(rollout["next", "traj_count"], rollout["traj_count"])
@@ -53,7 +52,7 @@ def test_trajectories_are_numbered_in_order() -> None:
 def test_keys_in_groups_without_done_flags_raise(key: tuple[str, ...]) -> None:
     for use in (EnvBase.reset, lambda env: env.rollout(3), lambda env: env.observation_spec):
         with pytest.raises(RuntimeError, match="beside one of the done flags"):
-            use(TransformedEnv(Groups(("a", "b"), root=True), TrajCounter(key)))
+            use(TransformedEnv(GroupsEnv(("a", "b"), root=True), TrajCounter(key)))
 
 
 @pytest.mark.parametrize("tracker", [TrajCounter, InitTracker, StepCounter, RewardSum, lambda: TrajCounter(("a", "n"))])
@@ -71,28 +70,28 @@ def test_trajectories_without_flags_raise(tracker: Any) -> None:
 
 def test_clones_and_repeats_count_on() -> None:
     reset_td = TrajCounter(repeats=2)
-    envs = [TransformedEnv(Counting(2), reset_td), TransformedEnv(Counting(2), reset_td.clone())]
+    envs = [TransformedEnv(CountingRowsEnv(2), reset_td), TransformedEnv(CountingRowsEnv(2), reset_td.clone())]
     assert [int(env.reset()["traj_count"]) for env in envs * 3] == [0, 0, 1, 1, 2, 2]
 
 
 def test_groups_have_separate_numbers() -> None:
-    env = TransformedEnv(Groups(("a", "b"), root=False), TrajCounter(("a", "number")))
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), TrajCounter(("a", "number")))
     assert env.reset()["a", "number"].flatten().tolist() == [0, 1]
-    both = TransformedEnv(Groups(("a", "b"), root=False), TrajCounter()).reset()
+    both = TransformedEnv(GroupsEnv(("a", "b"), root=False), TrajCounter()).reset()
     assert [both[name, "traj_count"].flatten().tolist() for name in "ab"] == [[0, 1], [2, 3]]
 
 
 def test_stored_trajectories_are_numbered_too() -> None:
-    stored = Counting(2, 3).rollout(6, break_when_any_done=False)
+    stored = CountingRowsEnv(2, 3).rollout(6, break_when_any_done=False)
     assert TrajCounter()(stored)["traj_count"].squeeze(-1).tolist() == [[0, 0, 1, 1, 2, 2], [3, 3, 3, 4, 4, 4]]
 
 
 def test_counts_are_part_of_the_state() -> None:
     counter = TrajCounter()
-    TransformedEnv(Counting(2), Compose(StepCounter(), counter)).rollout(5, break_when_any_done=False)
+    TransformedEnv(CountingRowsEnv(2), Compose(StepCounter(), counter)).rollout(5, break_when_any_done=False)
     other = TrajCounter()
     other.load_state_dict(counter.state_dict())
-    assert int(TransformedEnv(Counting(2), other).reset()["traj_count"]) == 3
+    assert int(TransformedEnv(CountingRowsEnv(2), other).reset()["traj_count"]) == 3
 
 
 def test_copies_never_share_a_trajectory_number() -> None:
@@ -100,7 +99,7 @@ def test_copies_never_share_a_trajectory_number() -> None:
     assert counter._counter.next_values(5) == 0
     copies = [pickle.loads(pickle.dumps(counter._counter)) for _ in range(4)]  # copies as in other processes
     with ThreadPoolExecutor(4) as workers:
-        numbers = workers.map(lambda tally: [tally.next_values(1) for _ in range(50)], copies)
+        numbers = workers.map(lambda counter: [counter.next_values(1) for _ in range(50)], copies)
     assert sorted(n for subset in numbers for n in subset) == list(range(5, 205))
     assert copies[0].value == counter._counter.value == 205
 
@@ -118,6 +117,6 @@ def test_copies_without_the_shared_file_count_separately() -> None:
 def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="repeats"):
         TrajCounter(repeats=0)
-    env = TransformedEnv(Counting(2), TrajCounter())
+    env = TransformedEnv(CountingRowsEnv(2), TrajCounter())
     with pytest.raises(KeyError, match="traj_count"):
         env.rand_step()

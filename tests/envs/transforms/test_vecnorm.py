@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, GroupsEnv
 
 from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
 from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
 from vecrl.envs.transforms.shared_stats import _remove
 from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
-from ..counting_envs import Groups
 
 STEPS = [[[1.0, 2], [3, 8]], [[2.0, 2], [2, 5]], [[0.0, 0], [1, 1]]]
 
@@ -124,7 +122,7 @@ def test_statistics_equal_those_of_stepped_rows() -> None:
 
 def test_groups_are_reset_by_their_own_masks() -> None:
     norm = VecNorm([("a", "val"), ("b", "val"), ("a", "reward")], decay=1.0)
-    env = TransformedEnv(Groups(("a", "b"), root=False), norm)
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), norm)
     root = env.reset()
     assert env.transform.loc["a", "val"].shape == (2, 3)
     root["a", "_reset"] = torch.tensor([[True], [False]])

@@ -163,12 +163,12 @@ def test_states_of_another_size_raise():
 def test_results_are_copies(name, num_envs):
     """Writing to a result changes nothing, and later steps do not change it."""
     clean, spoiled = make_native(name, num_envs, max_episode_steps=3), make_native(name, num_envs, max_episode_steps=3)
-    own_value, reference = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
+    clean_obs, reference = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
     for _ in range(8):
         actions = idle(clean)
-        saved = own_value.clone()
+        saved = clean_obs.clone()
         step, _, obs = clean.step_and_reset(actions)
-        assert torch.equal(own_value, saved)
+        assert torch.equal(clean_obs, saved)
         reference, _, their_obs = spoiled.step_and_reset(actions.clone())
         assert torch.equal(reference.next_obs, step.next_obs)
         assert torch.equal(their_obs, obs)
@@ -181,7 +181,7 @@ def test_results_are_copies(name, num_envs):
             actions,
         ):
             value.fill_(1)
-        own_value = obs
+        clean_obs = obs
 
 
 def test_step_and_reset_is_step_then_reset_where():

@@ -36,8 +36,8 @@ def stepwise(simulator, policy, num_steps, params):
 
 def check(record, expected, last):
     fields = (record.obs, record.actions, record.reward, record.terminated, record.truncated, record.next_obs)
-    for actual, wanted_value in zip(fields, expected, strict=True):
-        torch.testing.assert_close(actual, wanted_value, rtol=1e-5, atol=1e-5)
+    for actual, expected_value in zip(fields, expected, strict=True):
+        torch.testing.assert_close(actual, expected_value, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(record.last_obs, last, rtol=1e-5, atol=1e-5)
 
 

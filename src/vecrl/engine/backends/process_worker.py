@@ -9,14 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import gymnasium
 
 from ...errors import Failure, SerializationError
 from ...random_streams import seed_streams
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout
+from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .protocol import ReplyCodec, read_command, remove_unpicklable, write_all
 
@@ -80,13 +79,13 @@ def serve(commands: int, replies: int, memory: int) -> None:
         commands, replies: descriptors to read from and to write to.
         memory: descriptor of the shared memory for the batch buffers. Its size is set when the spaces are known.
     """
-    reports = ReplyCodec()
+    codec = ReplyCodec()
     host = WorkerHost(partial(_map_buffers, memory))
     gc.freeze()
     while (command := read_command(commands)) is not None:
-        report = host.execute(command)
+        reply = host.execute(command)
         try:
-            write_all(replies, host.encode(reports, command, report))
+            write_all(replies, host.encode(codec, command, reply))
         except BrokenPipeError:
             return
         if command.op == Op.CLOSE:
@@ -137,26 +136,26 @@ class WorkerHost:
             gymnasium.registry.setdefault(spec.id, spec)
         return Worker(worker_spec)
 
-    def encode(self, reports: ReplyCodec, command: Command, report: WorkerReply | None) -> bytes:
+    def encode(self, codec: ReplyCodec, command: Command, reply: WorkerReply | None) -> bytes:
         """Returns a reply as bytes. A value that cannot be pickled is replaced by a failure of its environment."""
         try:
-            return reports.encode(command.seq, report)
+            return codec.encode(command.seq, reply)
         except Exception as error:
             construct_payload = self._payload
             assert construct_payload is not None
-            assert report is not None
+            assert reply is not None
             ids = (
                 construct_payload.ids
                 if command.rows is None
                 else [construct_payload.ids[row] for row in command.rows if row >= 0]
             )
-            unpicklable = remove_unpicklable(report, ids)
-            report.failures += [
+            unpicklable = remove_unpicklable(reply, ids)
+            reply.failures += [
                 _failure(replace(construct_payload, ids=(i,)), command, _serialization_error(e)) for i, e in unpicklable
             ]
             if not unpicklable:  # the value that cannot be pickled does not belong to one environment
-                report = WorkerReply(failures=[_failure(construct_payload, command, _serialization_error(error))])
-            return reports.encode(command.seq, report)
+                reply = WorkerReply(failures=[_failure(construct_payload, command, _serialization_error(error))])
+            return codec.encode(command.seq, reply)
 
 
 def _serialization_error(error: Exception) -> SerializationError:
@@ -166,7 +165,9 @@ def _serialization_error(error: Exception) -> SerializationError:
     return serialization_error.with_traceback(error.__traceback__)
 
 
-def _map_buffers(memory: int, obs: Any, action: Any, num_envs: int, slots: int) -> tuple[BatchBuffers, Layout, Layout]:
+def _map_buffers(
+    memory: int, obs: AnySpace, action: AnySpace, num_envs: int, slots: int
+) -> tuple[BatchBuffers, Layout, Layout]:
     layouts = Layout(obs), Layout(action)
     try:
         return BatchBuffers(*layouts, num_envs, slots, memory), *layouts

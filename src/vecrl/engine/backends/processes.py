@@ -27,7 +27,7 @@ from .pickling import modules_in, pickle_specs, pickle_worker_spec
 from .process_worker import ConstructPayload, ProcessContext
 from .protocol import encode_command
 from .worker_connection import WorkerConnection
-from .worker_options import WorkerOptions, parse_start_method
+from .worker_options import WorkerOptions
 
 _KILL_TIMEOUT_S = 5.0  # seconds to wait for a killed process to end, before `kill` reports that it is impossible
 _SINGLE_POLL_MS = 20.0  # milliseconds to poll one worker only, which is faster, before all are polled
@@ -41,16 +41,14 @@ class ProcessBackend:
         options: how the processes are started; it ignores `ray_options`.
 
     Raises:
-        ValueError: an option has no valid value.
+        ValueError: processes cannot be pinned to cores on this platform.
         ModuleNotFoundError: a module in `preload` does not exist.
         SerializationError: a worker spec cannot be pickled.
     """
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
-        fork = parse_start_method(options.start_method) == "forkserver"
+        fork = options.start_method == "forkserver"
         threads, preload = options.threads_per_worker, options.preload
-        if threads < 1:
-            raise ValueError(f"Expected threads_per_worker to be 1 or more, got {threads!r}.")
         if missing_modules := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
             raise ModuleNotFoundError(
                 f"Expected preload to name modules that can be imported, got {missing_modules[0]!r}. "

@@ -1,8 +1,9 @@
 """Encodes commands and replies for the pipes between a caller and a worker process.
 
-A command is a header of 16 bytes, its rows, and pickled extra arguments. A reply is a header of 8 bytes and a pickled
-report. Most steps need only the headers, since everything else is in the batch buffers. If all infos are numbers, their
-structured array is pickled once and then sent as raw bytes. This module must not know what the operations do.
+A command is a header of 16 bytes, its rows, and pickled extra arguments. A reply is a header of 8 bytes and a
+pickled `WorkerReply`. Most steps need only the headers, since everything else is in the batch buffers. If all infos are
+numbers, their structured array is pickled once and then sent as raw bytes. This module must not know what the
+operations do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..infos import InfoBatch, Infos
 from ..worker import Command, Op, WorkerReply, describe_failure
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, size of the extra in bytes
-REPLY = struct.Struct("<II")  # seq, size of the report in bytes
+REPLY = struct.Struct("<II")  # seq, size of the rest in bytes
 ALL_ROWS = 0xFFFFFFFF
 _RESET_DONE, _MASKED = 1, 2
 _OPS = tuple(Op)
@@ -95,13 +96,13 @@ class ReplyCodec:
 
     def __init__(self) -> None:
         self._start = 0
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: np.dtype[np.void] | None = None
 
     def encode(self, seq: int, reply: WorkerReply | None) -> bytes:
         """Returns a reply as bytes. An exception that cannot be pickled and unpickled is sent as text.
 
         Raises:
-            Exception: any exception from pickling the report.
+            Exception: any exception from pickling the reply.
         """
         if reply is None:
             return REPLY.pack(seq, 0)
@@ -114,7 +115,7 @@ class ReplyCodec:
         return REPLY.pack(seq, len(body)) + body
 
     def decode(self, body: bytes) -> WorkerReply:
-        """Decodes a report from bytes, with those exceptions that this process can unpickle."""
+        """Decodes a reply from bytes, with those exceptions that this process can unpickle."""
         if body[:1] == _RAW:
             return WorkerReply(
                 infos=Infos(batches=[InfoBatch(self._start, np.frombuffer(body, self._dtype or bool, offset=1))])
@@ -144,7 +145,7 @@ def _single_batch(reply: WorkerReply) -> InfoBatch | None:
     return infos.batches[0]
 
 
-def _dumps(value: Any) -> bytes:
+def _dumps(value: object) -> bytes:
     """Pickles a value with pickle, or with the slower cloudpickle if that fails.
 
     It must not be used for data to a worker: pickle refers to classes in `__main__`, which is another module there.
@@ -167,7 +168,7 @@ def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int
     """
     unpicklable: list[tuple[int, Exception]] = []
 
-    def picklable(env_id: int, value: Any) -> bool:
+    def picklable(env_id: int, value: object) -> bool:
         try:
             cloudpickle.dumps(value)
         except Exception as error:
@@ -186,8 +187,8 @@ def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int
     return unpicklable
 
 
-def unreadable_report(error: Exception, ids: Sequence[int], op: Op, worker: int, steps: int, pid: int) -> WorkerReply:
-    """Returns a reply with a failure, in place of a report that this process cannot unpickle."""
+def unreadable_reply(error: Exception, ids: Sequence[int], op: Op, worker: int, steps: int, pid: int) -> WorkerReply:
+    """Returns a reply with a failure, in place of a reply that this process cannot unpickle."""
     serialization_error = SerializationError(
         f"the reply cannot be unpickled in this process: {type(error).__name__}: {error}. "
         "Return objects of classes that this process can import, or pass infos=False."

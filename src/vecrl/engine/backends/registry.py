@@ -1,7 +1,8 @@
 """The registry of backends: what vecrl must know of a backend before it imports the backend's class.
 
-`register_backend` adds a backend; the pool, all interfaces above it and the command line read the registry. No other
-module compares the names of backends. This module must not import Ray.
+`register_backend` adds a backend, and so does an entry point of an installed distribution in the group
+"vecrl.backends". The pool, all interfaces above it and the command line read the registry. No other module compares the
+names of backends. This module must not import Ray.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Literal
 
 from ...errors import VersionError
+from ...registries import Registry
 from ..worker import WorkerSpec
 from .base import Backend
 from .worker_options import WorkerOptions
@@ -51,14 +54,36 @@ class BackendEntry:
         Raises:
             ValueError: `ray_options` are given, and the backend does not take them.
             VersionError: a package that the backend needs is not installed.
+            TypeError: `load` returns something that cannot be called, or a class that lacks a method of `Backend`.
         """
         if options.ray_options is not None and not self.takes_ray_options:
             expected = " or ".join(f"backend={e.name!r}" for e in _entries.values() if e.takes_ray_options)
             raise ValueError(f"Expected {expected} together with ray_options, got backend={self.name!r}.")
-        return self.load()(worker_specs, options)
+        make = self.load()
+        if not callable(make):
+            raise TypeError(
+                f"Expected load of the backend {self.name!r} to return the class of the backend, got {make!r:.80}."
+            )
+        if isinstance(make, type):
+            missing = [name for name in _METHODS if not callable(getattr(make, name, None))]
+            if missing:
+                raise TypeError(
+                    f"Expected the backend {self.name!r} to have all methods of vecrl.engine.backends.base.Backend, "
+                    f"got {make.__name__} without {', '.join(missing)}. Define what is missing."
+                )
+        try:
+            return make(worker_specs, options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not from the call itself
+                raise
+            raise TypeError(
+                f"Expected the constructor of the backend {self.name!r} to take (worker_specs, options), got {error}. "
+                "Define it with these two arguments."
+            ) from error
 
 
-_entries: dict[str, BackendEntry] = {}
+_METHODS = [name for name in vars(Backend) if not name.startswith("_")]
+_entries: Registry[BackendEntry] = Registry("name of a backend", "vecrl.backends")
 
 
 def register_backend(
@@ -68,14 +93,17 @@ def register_backend(
     in_process: bool = False,
     runs_inline: bool = False,
     takes_ray_options: bool = False,
+    replace: bool = False,
 ) -> None:
-    """Adds a backend to the registry, or replaces its entry.
+    """Adds a backend to the registry.
 
     Args:
         name, load, in_process, runs_inline, takes_ray_options: see `BackendEntry`.
+        replace: whether to replace the entry of a name that is registered, which may be one of vecrl's own.
 
     Raises:
-        ValueError: `runs_inline` is given without `in_process`.
+        ValueError: the name is empty or registered, or `runs_inline` is given without `in_process`.
+        TypeError: `load` is the class itself, or cannot be called without arguments.
 
     >>> from vecrl.engine import Pool
     >>> from vecrl.engine.backends.serial import SerialBackend
@@ -86,7 +114,20 @@ def register_backend(
     """
     if runs_inline and not in_process:
         raise ValueError(f"Expected in_process=True together with runs_inline=True for the backend {name!r}.")
-    _entries[name] = BackendEntry(name, load, in_process, runs_inline, takes_ray_options)
+    if isinstance(load, type) or not callable(load) or not _takes_no_arguments(load):
+        raise TypeError(
+            f"Expected load of the backend {name!r} to be a function without arguments that returns the class, got "
+            f"{load!r:.80}. Give `lambda: TheClass`."
+        )
+    _entries.add(name, BackendEntry(name, load, in_process, runs_inline, takes_ray_options), replace)
+
+
+def _takes_no_arguments(function: Callable[..., object]) -> bool:
+    try:
+        signature(function).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def unregister_backend(name: str) -> None:
@@ -95,8 +136,8 @@ def unregister_backend(name: str) -> None:
 
 
 def backend_names() -> list[str]:
-    """Returns the names of all registered backends, in the order of their registration."""
-    return list(_entries)
+    """Returns the names of all backends: in the order of their registration, then those of installed distributions."""
+    return list(_entries.names())
 
 
 def backend_entry(name: str) -> BackendEntry:
@@ -104,14 +145,16 @@ def backend_entry(name: str) -> BackendEntry:
 
     Raises:
         ValueError: no backend of this name is registered.
+        ImportError: the backend is that of an installed distribution, which cannot be imported.
 
     >>> backend_entry("threads").in_process
     True
     """
-    if name not in _entries:
-        *names, last = map(repr, _entries)
+    entry = _entries.get(name) or _entries.find(name)
+    if entry is None:
+        *names, last = map(repr, _entries.names())
         raise ValueError(f"Expected backend to be {', '.join(names)} or {last}, got {name!r}.")
-    return _entries[name]
+    return entry
 
 
 # -- the backends of vecrl, each imported when a pool needs it ---------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import repeat
 
 from ..batch_buffers import BatchBuffers
 from ..space_layout import Layout
@@ -56,7 +57,7 @@ class SerialBackend:
         self._queue.extend(commands)
 
     def broadcast(self, command: Command) -> None:
-        self._queue.extend((worker, command) for worker in range(self.num_workers))
+        self._queue.extend(zip(range(self.num_workers), repeat(command)))
 
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
         replies, self._late_replies = self._late_replies, []
@@ -65,11 +66,11 @@ class SerialBackend:
         started = 0.0 if timeout is None else time.monotonic()
         worker, command = self._queue.popleft()
         try:
-            report = self._workers[worker].execute(command)
+            reply = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: raise it, but the command has ended, so the next call gets a reply
-            self._late_replies = [(worker, command.seq, _interrupt_report(self._workers[worker], command, error))]
+            self._late_replies = [(worker, command.seq, _interrupt_reply(self._workers[worker], command, error))]
             raise
-        replies = [(worker, command.seq, report)]
+        replies = [(worker, command.seq, reply)]
         if timeout is None or time.monotonic() - started <= timeout:
             return replies
         self._late_replies = replies
@@ -83,7 +84,7 @@ class SerialBackend:
         return []
 
 
-def _interrupt_report(worker: Worker, command: Command, error: BaseException) -> WorkerReply:
+def _interrupt_reply(worker: Worker, command: Command, error: BaseException) -> WorkerReply:
     worker_spec = worker.worker_spec
     rows = range(worker_spec.num_envs) if command.rows is None else [r if r >= 0 else ~r for r in command.rows]
     ids = tuple(worker_spec.start + row for row in rows)

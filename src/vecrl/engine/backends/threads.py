@@ -77,11 +77,11 @@ def _serve(worker: Worker, inbox: queue.SimpleQueue[Command], replies: queue.Sim
     while True:
         command = inbox.get()
         try:
-            report = worker.execute(command)
+            reply = worker.execute(command)
         except BaseException as error:  # without a reply the caller would wait forever
             ids = tuple(range(worker.worker_spec.start, worker.worker_spec.start + worker.worker_spec.num_envs))
             failure = describe_failure(ids, command.op.name.lower(), error, worker.worker_spec.index, worker.num_steps)
-            report = WorkerReply(failures=[failure])
-        replies.put((worker.worker_spec.index, command.seq, report))
+            reply = WorkerReply(failures=[failure])
+        replies.put((worker.worker_spec.index, command.seq, reply))
         if command.op == Op.CLOSE:
             return

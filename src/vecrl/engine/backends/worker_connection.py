@@ -15,7 +15,7 @@ from collections import deque
 from ..worker import Op, WorkerReply
 from . import forkserver
 from .base import Reply
-from .protocol import REPLY, ReplyCodec, unreadable_report
+from .protocol import REPLY, ReplyCodec, unreadable_reply
 
 _CHUNK = (1 << 16,)  # bytes to read at once: the capacity of a pipe
 _ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is atomic
@@ -49,7 +49,7 @@ class WorkerConnection:
         self._source = (replies,)
         self._chunks: list[bytes] = []  # bytes that were read and are not in the inbox yet
         self._inbox = bytearray()  # bytes that are not decoded yet
-        self._reports = ReplyCodec()
+        self._codec = ReplyCodec()
         os.set_blocking(commands, False)
         os.set_blocking(replies, False)
         self._poll = select.poll()
@@ -135,9 +135,9 @@ class WorkerConnection:
 
     def _decode(self, body: bytes) -> WorkerReply:
         try:
-            return self._reports.decode(body)
+            return self._codec.decode(body)
         except Exception as error:
-            return unreadable_report(error, self.ids, Op(self._op), self.index, self.steps, self.pid)
+            return unreadable_reply(error, self.ids, Op(self._op), self.index, self.steps, self.pid)
 
     @property
     def started(self) -> bool:

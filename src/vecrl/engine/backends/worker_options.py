@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...validation import parse_count
 from .ray_cluster.options import RayOptions
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -19,10 +20,15 @@ class WorkerOptions:
         start_method: "forkserver" forks worker processes from a clean process that has imported the factories' modules;
             "spawn" starts a new interpreter per worker, for modules that must not be imported before a fork (CUDA).
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
-        preload: further modules to import before workers are forked.
+        preload: modules to import once before workers are forked, in addition to those that the factories refer to.
         pin_workers: whether to pin worker i to the i-th group of `threads_per_worker` cores among those that this
-            process may use. After the last core, the assignment starts again with the first.
-        ray_options: the Ray to use, and the resources of an actor.
+            process may use. After the last core, the assignment starts again with the first. Short steps get faster
+            if nothing else uses the machine, and slower if two programs choose the same cores.
+        ray_options: the Ray to use, and the resources of each worker's actor; only for the backend "ray". The other
+            options, except `threads_per_worker`, are for worker processes.
+
+    Raises:
+        ValueError: an option has no valid value.
     """
 
     start_method: StartMethod = "forkserver"
@@ -30,6 +36,10 @@ class WorkerOptions:
     preload: Sequence[str] = ()
     pin_workers: bool = False
     ray_options: RayOptions | None = None
+
+    def __post_init__(self) -> None:
+        parse_start_method(self.start_method)
+        parse_count("threads_per_worker", self.threads_per_worker)
 
 
 def parse_start_method(

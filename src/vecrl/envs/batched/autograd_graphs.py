@@ -38,18 +38,26 @@ class Graphs:
     def take_inputs(self, inputs: dict[Path, Tensor], data: TensorDictBase) -> None:
         """Stores the inputs of a step, and the paths of the last outputs that are detached in `data` of the caller."""
         self.inputs, self.detached_paths, self.final_obs = inputs, [], {}
-        for path in {path: None for row in self.obs.values() for path in row}:
-            value = data.get(key_of(path), None)
-            if isinstance(value, Tensor) and not value.requires_grad:
-                self.detached_paths.append(path)
+        if self.obs:
+            for path in {path: None for row in self.obs.values() for path in row}:
+                value = data.get(key_of(path), None)
+                if isinstance(value, Tensor) and not value.requires_grad:
+                    self.detached_paths.append(path)
 
-    def store_outputs(self, row: int, tensors: dict[Path, Tensor], final: bool) -> None:
-        """Replaces the stored tensors of an environment by those that it returned, which may be none."""
-        rows = self.final_obs if final else self.obs
-        if tensors:
-            rows[row] = tensors
-        elif rows:
-            rows.pop(row, None)
+    def store_outputs(self, start: int, rows: Iterable[int], tensors: ByRow, final: bool) -> None:
+        """Replaces the stored tensors of environments by those that they returned.
+
+        Args:
+            start: the index of the first environment of the worker.
+            rows: the rows of the environments in the worker.
+            tensors: the tensors of environments that returned any.
+            final: whether they are final observations.
+        """
+        stored = self.final_obs if final else self.obs
+        if stored:
+            for row in rows:
+                stored.pop(start + row, None)
+        stored.update(tensors)
 
     def restore(self, leaves: dict[Path, Tensor], ids: np.ndarray, final: Iterable[int] = ()) -> None:
         """Replaces values in `leaves` by the tensors with a graph, in place.

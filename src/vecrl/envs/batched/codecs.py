@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -20,14 +19,15 @@ from ...engine.space_layout import Layout, Leaf
 from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
-from ..spec_container import FLAGS, OUTPUTS, Key
+from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
+from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs
-from .entry_layout import NEXT, PICKLED, STEP, Path, inputs_of, key_of, only_non_tensors, paths_of
-from .gym_rollout import BatchTrajectory
+from .entry_layout import NEXT, PICKLED, STEP, Path, Space, inputs_of, is_next, key_of, only_non_tensors, paths_of
 from .metadata import EnvMetaData
 
 Rows = np.ndarray | None
 """Indices of rows `[m]`; None for all rows."""
+PickledRows = Sequence[Mapping[Key, Any] | None]
 
 
 class TensorDictCodec:
@@ -46,21 +46,21 @@ class TensorDictCodec:
     def __init__(
         self,
         metas: Sequence[EnvMetaData],
-        outputs: spaces.Space[Any],
-        inputs: spaces.Space[Any],
+        outputs: Space,
+        inputs: Space,
         reward_keys: Sequence[Key],
         graphs: Graphs | None = None,
     ):
         self._graphs = graphs
-        self._inputs = [(path, key_of(path)) for path in paths_of(inputs) if path]
         boxes: Any = inputs
-        self._shapes = {path: torch.Size(boxes[path].shape) for path, _ in self._inputs}
+        self._inputs = [(path, key_of(path), torch.Size(boxes[path].shape)) for path in paths_of(inputs) if path]
+        self._no_next = {
+            path: np.zeros((len(metas), *shape), boxes[path].dtype) for path, _, shape in self._inputs if is_next(path)
+        }
         self._has_pickled_inputs = PICKLED in paths_of(inputs)
         has_pickled = PICKLED in paths_of(outputs)
         self.is_lazy = has_pickled and not only_non_tensors(metas)
-        self._unpack: Any = (
-            None if not has_pickled else set_heterogeneous_entries if self.is_lazy else set_object_entries
-        )
+        self._unpack = None if not has_pickled else set_heterogeneous_entries if self.is_lazy else set_object_entries
         self._input_keys_by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in paths_of(outputs) if path]
         self._rewards = reward_key_set = set(reward_keys)
@@ -81,16 +81,24 @@ class TensorDictCodec:
         """
         tree: dict[Path, Any] = {}
         graphs: dict[Path, Tensor] = {}
-        for path, key in self._inputs:
-            value = data.get(key, None) if path != STEP else _all_true(data) if step_mask is None else step_mask
-            if value is None and path[:1] == NEXT:  # not written by a policy: use the current value
-                key = key_of(path[1:])
+        next_given = bool(self._no_next) and "next" in data.keys()  # noqa: SIM118 - a TensorDict is no dict
+        for path, key, shape in self._inputs:
+            if path == STEP:
+                value = torch.ones(data.batch_size, dtype=torch.bool) if step_mask is None else step_mask
+            elif path in self._no_next and (not next_given or path == NEXT):
+                no_values = self._no_next[path] if row_index is None else self._no_next[path][: len(row_index)]
+                tree[path] = np.ones_like(no_values) if next_given else no_values
+                continue
+            else:
                 value = data.get(key, None)
-            if value is None or value.shape[1:] != self._shapes[path]:
-                raise _input_error(value, self._shapes[path], key, data)
+                if value is None and path in self._no_next:  # not written by a policy: use the current value
+                    key = key_of(path[1:])
+                    value = data.get(key, None)
+            if value is None or value.shape[1:] != shape:
+                raise _input_error(value, shape, key, data)
             if value.requires_grad:
                 graphs[path] = value
-            array = value.detach().cpu().numpy()
+            array = value.numpy(force=True)
             tree[path] = array if row_index is None else array[row_index]
         if self._graphs is not None:
             self._graphs.take_inputs(graphs, data)
@@ -101,7 +109,7 @@ class TensorDictCodec:
         return tree
 
     def _pickle_row(self, data: TensorDictBase, row: int) -> dict[Key, Any]:
-        shared_keys = {key for _, key in self._inputs}
+        shared_keys = {key for _, key, _ in self._inputs}
         keys = [key for key in self._input_keys_by_row[row] if key not in shared_keys]
         data = data if self._graphs is not None else data.detach()
         return {key: value.to("cpu") for key in keys if (value := data.get(key, None)) is not None}
@@ -132,7 +140,9 @@ class TensorDictCodec:
     def _to_tensordict(
         self, values: Mapping[Path, Any], tree: _NestedBuilder, ids: np.ndarray, final: Sequence[int] = ()
     ) -> TensorDictBase:
-        leaves = {path: torch.from_numpy(values[path]) for path in tree.paths}
+        leaves: dict[Path, Tensor] = {}
+        for path in tree.paths:
+            leaves[path] = torch.from_numpy(values[path])
         if self._graphs is not None:
             self._graphs.restore(leaves, ids, final)
         data = tree.build(leaves, len(ids))
@@ -153,7 +163,7 @@ class GymCodec:
 
     is_lazy = False
 
-    def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: spaces.Space[Any]):
+    def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: Space):
         self.layout = Layout(outputs)
         observation = meta.full("observation")
         specs: list[TensorSpec] = [observation[key].to("cpu") for key in keys]
@@ -164,7 +174,7 @@ class GymCodec:
         [self._action_key] = meta.full("action").keys(True, True)
         [self._reward_key] = meta.full("reward").keys(True, True)
         self._action_spec: TensorSpec = meta.full("action")[self._action_key]
-        self._reward_dtype: Any = meta.full("reward")[self._reward_key].dtype
+        self._reward_dtype: torch.dtype = meta.full("reward")[self._reward_key].dtype
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None) -> np.ndarray:
@@ -183,19 +193,6 @@ class GymCodec:
             )
         return self._action_spec.to_numpy(actions)
 
-    def trajectory_to_tensordict(self, trajectory: BatchTrajectory, actions: Tensor) -> TensorDict:
-        """Returns a whole rollout `[n, T]`, with time first in memory. `actions` are `[T, n, ...]`."""
-        steps, n = trajectory.reward.shape
-        done_flags = trajectory.terminated | trajectory.truncated, trajectory.terminated, trajectory.truncated
-        flags = [torch.from_numpy(flag[..., None]) for flag in done_flags]
-        reward = torch.from_numpy(trajectory.reward[..., None]).to(self._reward_dtype)
-        next_td = self._fill_entries(trajectory.next_obs, flags, [steps, n], {self._reward_key: reward})
-        no_flags = [torch.zeros(steps, n, 1, dtype=torch.bool) for _ in FLAGS]
-        root = self._fill_entries(trajectory.obs, no_flags, [steps, n], {self._action_key: actions[:steps]})
-        batch_first: Any = root.set("next", next_td).apply(lambda leaf: leaf.transpose(0, 1), batch_size=[n, steps])
-        batch_first.names = [None, "time"]
-        return batch_first
-
     def next_tensordict(self, transition: Transition) -> TensorDict:
         """Returns the "next" TensorDict of a transition, with final observations."""
         terminated, truncated = transition.terminated, transition.truncated
@@ -209,11 +206,11 @@ class GymCodec:
         flags = [torch.zeros(num_rows, 1, dtype=torch.bool) for _ in FLAGS]
         return self._to_tensordict(transition.obs, flags, num_rows, {})
 
-    def _to_tensordict(self, obs: Any, flags: Sequence[Tensor], num_rows: int, values: dict[Any, Any]) -> TensorDict:
+    def _to_tensordict(self, obs: Any, flags: Sequence[Tensor], num_rows: int, values: dict[Key, Tensor]) -> TensorDict:
         return self._fill_entries(self.layout.split(obs), flags, [num_rows], values)
 
     def _fill_entries(
-        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Any, Any]
+        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Key, Tensor]
     ) -> TensorDict:
         """Returns a TensorDict of all entries, created in one call because setting entries one by one is slower."""
         nested: list[tuple[Key, Tensor]] = []
@@ -249,10 +246,9 @@ class _NestedBuilder:
 
     def build(self, leaves: Mapping[Path, Tensor], num_rows: int, prefix: Path = ()) -> TensorDict:
         """Returns the TensorDict of the leaves under `prefix`."""
-        values: dict[str, Any] = {
-            name: self.build(leaves, num_rows, (*prefix, name)) if path is None else leaves[path]
-            for name, path in self._children[prefix].items()
-        }
+        values: dict[str, Any] = {}
+        for name, path in self._children[prefix].items():
+            values[name] = self.build(leaves, num_rows, (*prefix, name)) if path is None else leaves[path]
         return TensorDict(values, [num_rows, *self._sizes[prefix]])
 
 
@@ -271,28 +267,25 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
     return sizes
 
 
-def set_object_entries(data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]) -> TensorDict:
+def set_object_entries(data: TensorDict, pickled_rows: PickledRows) -> TensorDict:
     """Sets the pickled objects of all rows, which have the same keys, in `data`, and returns it."""
     for key in pickled_rows[0] or {}:
         data.set(key, torch.stack([(pickled or {})[key] for pickled in pickled_rows], 0))
     return data
 
 
-def set_heterogeneous_entries(
-    data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]
-) -> LazyStackedTensorDict:
+def set_heterogeneous_entries(data: TensorDict, pickled_rows: PickledRows) -> LazyStackedTensorDict:
     """Returns a lazy stack of the rows of `data`, each with its pickled entries.
 
     >>> rows = set_heterogeneous_entries(TensorDict({}, [2]), [{"x": torch.zeros(1)}, {"x": torch.zeros(2)}])
     >>> [row["x"].shape[0] for row in rows.unbind(0)]
     [1, 2]
     """
-    stacked_rows: list[Any] = []
-    for row, pickled in zip(data.unbind(0), pickled_rows, strict=True):
+    rows = data.unbind(0)
+    for row, pickled in zip(rows, pickled_rows, strict=True):
         for key, value in (pickled or {}).items():
             row.set(key, value)
-        stacked_rows.append(row)
-    return LazyStackedTensorDict.lazy_stack(stacked_rows, 0)
+    return stack_lazily(rows)
 
 
 def _same_memory_layout(spec: TensorSpec, leaf: Leaf) -> bool:
@@ -303,15 +296,7 @@ def _same_memory_layout(spec: TensorSpec, leaf: Leaf) -> bool:
 def _input_error(value: Tensor | None, shape: torch.Size, key: Key, data: TensorDictBase) -> SpaceError:
     """Returns the error for an input that is missing, or in which not every row has the shape `shape`."""
     if value is None:
-        return SpaceError(f"Expected {key!r} among the inputs of a step, got {_sorted_keys(data)}. Add this entry.")
+        return SpaceError(f"Expected {key!r} among the inputs of a step, got {sorted_keys(data)}. Add this entry.")
     return SpaceError(
         f"Expected shape {(len(value), *shape)} at {key!r} (environments first), got {tuple(value.shape)}."
     )
-
-
-def _all_true(data: TensorDictBase) -> Tensor:
-    return torch.ones(data.batch_size, dtype=torch.bool)
-
-
-def _sorted_keys(data: TensorDictBase) -> list[str]:
-    return sorted(map(str, data.keys(include_nested=True, leaves_only=True)))

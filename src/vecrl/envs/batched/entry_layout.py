@@ -18,10 +18,11 @@ from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.convert.dtypes import numpy_dtype
 from ...specs.stacked import stack_specs
-from ..spec_container import INPUTS, OUTPUTS, Key, join_key
+from ..keys import INPUTS, OUTPUTS, Key, join_key
 from .metadata import EnvMetaData
 
 Path = tuple[str, ...]
+Space = spaces.Space[Any]
 EntryFormat = tuple[tuple[int, ...], str]
 """The shape and the dtype of an entry in one row."""
 
@@ -30,17 +31,19 @@ PICKLED: Path = ()
 STEP: Path = ("_step",)
 """The path of the mask of rows to step inside an environment that is a batch."""
 NEXT: Path = ("next",)
-"""The prefix of the paths of states that a policy, such as a recurrent one, may write for the next step."""
+"""The prefix of the paths of states that a policy, such as a recurrent one, may write for the next step.
+
+The path itself is a flag: whether these states are given."""
 
 
-class PickledEntries(spaces.Space[Any]):
+class PickledEntries(Space):
     """The space of entries that are not in the batch buffers; the engine treats them as objects."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
 
 
-def paths_of(space: spaces.Space[Any]) -> list[Path]:
+def paths_of(space: Space) -> list[Path]:
     """Returns the names in a space from `space_of_formats`, in the order of its layout."""
     names: list[Any] = list(space.spaces) if isinstance(space, spaces.Dict) else []
     return names
@@ -55,6 +58,11 @@ def key_of(path: Path) -> Key:
     return join_key(path[:-1], path[-1])
 
 
+def is_next(path: Path) -> bool:
+    """Returns whether a path is of a state for the next step."""
+    return path[:1] == NEXT
+
+
 def outputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
     """Returns the formats of the outputs of an environment; None for entries that are pickled."""
     return _merge_formats(meta.full(name) for name in OUTPUTS)
@@ -65,11 +73,13 @@ def inputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
     entries = _merge_formats(meta.full(name) for name in INPUTS)
     observation_formats = _merge_formats([meta.full("observation")])
     state_formats = _merge_formats([meta.full("state")])
-    entries |= {
+    next_entries = {
         (*NEXT, *path): entry_format
         for path, entry_format in state_formats.items()
         if observation_formats.get(path, STEP) == entry_format
     }
+    if next_entries:
+        entries |= {NEXT: ((), "|b1"), **next_entries}
     if meta.batch_size:
         entries[STEP] = (tuple(meta.batch_size), "|b1")
     return entries
@@ -101,7 +111,7 @@ def stack_full_specs(metas: Sequence[EnvMetaData], name: str) -> Composite:
 
 def space_of_formats(all_formats: Sequence[Mapping[Path, EntryFormat | None]]) -> spaces.Dict:
     """Returns the space of the entries of several environments. Entries with different formats are pickled."""
-    entries: dict[Any, spaces.Space[Any]] = {}
+    entries: dict[Any, Space] = {}
     has_pickled = False
     for path in sorted({path for formats_by_path in all_formats for path in formats_by_path}):
         formats = {formats_by_path.get(path) for formats_by_path in all_formats}
@@ -129,7 +139,7 @@ def only_non_tensors(metas: Sequence[EnvMetaData]) -> bool:
     return True
 
 
-def is_tensordict_layout(space: spaces.Space[Any]) -> bool:
+def is_tensordict_layout(space: Space) -> bool:
     """Returns whether a space is from `space_of_formats`."""
     return isinstance(space, spaces.Dict) and all(isinstance(name, tuple) for name in space.spaces)
 

@@ -11,6 +11,7 @@ import cloudpickle
 
 from ...engine.env_index import split_evenly
 from ...errors import SpaceError
+from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..shared_folder import SharedFolder
 from .autograd_graphs import Graphs
@@ -18,6 +19,7 @@ from .env_simulator import EnvSimulator
 from .metadata import EnvMetaData
 
 Kwargs = Mapping[str, Any]
+EnvFn = Callable[..., EnvBase]
 
 
 class EnvCreator:
@@ -64,8 +66,9 @@ class EnvCreator:
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
         """Returns a creator with other keyword arguments. Environments of both creators share their state."""
-        variant = type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
-        variant._folder = self._folder
+        variant = type(self).__new__(type(self))
+        variant.__dict__.update(self.__dict__)
+        variant.create_env_kwargs = {**self.create_env_kwargs, **kwargs}
         return variant
 
     @property
@@ -77,21 +80,20 @@ class EnvCreator:
         finally:
             env.close()
 
-    def __reduce__(self) -> Any:
-        arguments = self.create_env_fn, self.create_env_kwargs, self.share_memory
-        return _rebuild_creator, (type(self), cloudpickle.dumps(arguments), self._folder)
+    def __getstate__(self) -> tuple[bytes, SharedFolder]:
+        return cloudpickle.dumps((self.create_env_fn, self.create_env_kwargs, self.share_memory)), self._folder
+
+    def __setstate__(self, state: tuple[bytes, SharedFolder]) -> None:
+        arguments, self._folder = state
+        self.create_env_fn, self.create_env_kwargs, self.share_memory = cloudpickle.loads(arguments)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
 
 
-def _rebuild_creator(kind: type[EnvCreator], arguments: bytes, folder: SharedFolder) -> EnvCreator:
-    creator = kind(*cloudpickle.loads(arguments))
-    creator._folder = folder
-    return creator
-
-
-def make_env_fns(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:
+def make_env_fns(
+    count: int, create_env_fn: EnvFn | Sequence[EnvFn], create_env_kwargs: Kwargs | Sequence[Kwargs] | None
+) -> list[EnvFn]:
     """Returns one function without arguments for each of `count` environments.
 
     Raises:
@@ -124,7 +126,9 @@ def _one_per_env(name: str, value: Any, count: int, single: bool) -> list[Any]:
     return list(value)
 
 
-def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int) -> Any:
+def merge_kwargs(
+    old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int
+) -> Kwargs | Sequence[Kwargs]:
     """Returns `old` keyword arguments updated with `new`: one mapping for all, or one per environment (`count`)."""
     old = old or {}
     if isinstance(new, Mapping) and isinstance(old, Mapping):
@@ -135,8 +139,8 @@ def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[K
 
 
 def split_makers(
-    makers: Sequence[Any], envs_per_worker: int | None, default_workers: int, graphs: Graphs | None = None
-) -> list[tuple[Any, int]]:
+    makers: Sequence[EnvFn], envs_per_worker: int | None, default_workers: int, graphs: Graphs | None = None
+) -> list[tuple[Callable[[], Any], int]]:
     """Returns, for each worker, the function that creates its simulator, and its number of environments.
 
     Each worker has consecutive environments.
@@ -150,8 +154,7 @@ def split_makers(
     Raises:
         SpaceError: `envs_per_worker` is less than 1.
     """
-    if envs_per_worker is not None and envs_per_worker < 1:
-        raise SpaceError(f"Expected envs_per_worker of 1 or more, got {envs_per_worker}.")
+    envs_per_worker = parse_optional_count("envs_per_worker", envs_per_worker, error=SpaceError)
     count = len(makers)
     workers = -(-count // envs_per_worker) if envs_per_worker else min(default_workers, count)
     parts = split_evenly(makers, workers)

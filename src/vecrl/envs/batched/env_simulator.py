@@ -8,10 +8,8 @@ their spaces. This module must not know pools or other workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-from gymnasium import spaces
 
 from ...engine.simulator import RowFailures
 from ...engine.space_layout import Layout
@@ -22,7 +20,7 @@ from ...snapshot import capture, restore
 from ..attributes import attribute_at
 from ..base import EnvBase, UnwrappedGymEnv
 from .autograd_graphs import Graphs
-from .entry_layout import inputs_of, is_tensordict_layout, outputs_of, space_of_formats
+from .entry_layout import Space, inputs_of, is_tensordict_layout, outputs_of, space_of_formats
 from .metadata import EnvMetaData
 from .tensordict_rows import TensorDictRows
 
@@ -71,7 +69,7 @@ class EnvSimulator:
             self.observation_space, self.action_space = first_env.env.observation_space, first_env.env.action_space
             self.metadata["keys"] = first_env.keys
 
-    def set_spaces(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    def set_spaces(self, observation_space: Space, action_space: Space) -> None:
         """Sets the spaces of rows, from `resolve_spaces`, and chooses how environments are stepped."""
         self.observation_space, self.action_space = observation_space, action_space
         if is_tensordict_layout(observation_space):
@@ -128,7 +126,7 @@ class EnvSimulator:
         if self._gym_simulator is not None and (unwrapped := env._unwrapped_gym()) is not None:
             self._gym_simulator.replace_env(row, unwrapped.env)
 
-    def _synced_time_limit(self, row: int) -> Any:
+    def _synced_time_limit(self, row: int) -> AbstractContextManager[None]:
         return nullcontext() if self._gym_simulator is None else self._gym_simulator.synced_time_limit(row)
 
     def get_state(self, row: int) -> Any:
@@ -159,12 +157,12 @@ class EnvSimulator:
 _COMPARED_FIELDS = ("batch_size", "device", "batch_locked", "supports_set_state", "has_custom_rand_action")
 
 
-def tensordict_spaces(metas: Sequence[EnvMetaData]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+def tensordict_spaces(metas: Sequence[EnvMetaData]) -> tuple[Space, Space]:
     """Returns the spaces of outputs and inputs of environments, by path."""
     return space_of_formats([outputs_of(meta) for meta in metas]), space_of_formats([inputs_of(meta) for meta in metas])
 
 
-def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[Space, Space]:
     """Returns spaces for all workers: those of the gymnasium environments if all are equal, else spaces by path."""
     first_info = worker_infos[0]
     metas = [meta for worker_info in worker_infos for meta in worker_info.spec]
@@ -179,7 +177,7 @@ def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any
     return tensordict_spaces(metas)
 
 
-def _check_env(env: Any) -> None:
+def _check_env(env: object) -> None:
     if not isinstance(env, EnvBase):
         raise TypeError(
             f"Expected an EnvBase from the function that creates an environment, got {env!r:.80}. "

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 
 from ...specs import Composite
 from ..base import EnvBase
-from ..spec_container import INPUTS, OUTPUTS
+from ..keys import INPUTS, OUTPUTS, Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class EnvMetaData:
     env_str: str
     device: torch.device | None
     batch_locked: bool
-    device_map: dict[Any, torch.device | None] = field(repr=False)
+    device_map: dict[Key, torch.device | None] = field(repr=False)
     supports_set_state: bool = False
     has_custom_rand_action: bool = False
 

@@ -14,8 +14,10 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from ...engine.pool import Pool
 from ...specs import Composite
-from ..row_masks import RowMasks, is_leaf, merge_into
-from ..spec_container import INPUTS, OUTPUTS, SpecContainer, join_key
+from ..done_flags import reduce_to_rows
+from ..keys import INPUTS, OUTPUTS, join_key
+from ..row_masks import RowMasks, is_leaf, merge_into, stack_lazily
+from ..spec_container import SpecContainer
 from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]
@@ -36,18 +38,18 @@ def selected_rows(
         `[m]` int64, or None for all rows; and whether no row is selected in part.
     """
     prefix_masks = [masks.for_key(join_key(prefix, "done")) if masks else None for prefix in prefixes]
-    row_masks = [mask.reshape(count, -1) for mask in prefix_masks if mask is not None]
+    row_masks = [mask for mask in prefix_masks if mask is not None]
     if not row_masks:
         return None, True
-    any_selected = torch.stack([mask.any(1) for mask in row_masks]).any(0)
-    all_selected = torch.stack([mask.all(1) for mask in row_masks]).all(0)
+    any_selected = torch.stack([reduce_to_rows(mask, (count,)) for mask in row_masks]).any(0)
+    all_selected = torch.stack([reduce_to_rows(mask, (count,), require_all=True) for mask in row_masks]).all(0)
     if len(row_masks) < len(prefix_masks):  # a group without a mask is selected as a whole
         return None, bool(all_selected.all())
     row_ids = None if bool(any_selected.all()) else any_selected.nonzero()[:, 0].cpu().numpy()
     return row_ids, bool((all_selected | ~any_selected).all())
 
 
-def scatter_rows(rows_td: Any, ids: np.ndarray, count: int, noop_row: NoopRow) -> TensorDictBase:
+def scatter_rows(rows_td: TensorDictBase, ids: np.ndarray, count: int, noop_row: NoopRow) -> TensorDictBase:
     """Returns a TensorDict of all `count` rows with `rows_td` at `ids`. Other rows have any values that fit the specs.
 
     The caller replaces the other rows. Their previous values cannot be used here, because transforms may have changed
@@ -55,8 +57,7 @@ def scatter_rows(rows_td: Any, ids: np.ndarray, count: int, noop_row: NoopRow) -
     """
     if isinstance(rows_td, LazyStackedTensorDict):
         rows_by_id = dict(zip(ids.tolist(), rows_td.unbind(0), strict=True))
-        stacked_rows: list[Any] = [rows_by_id[row] if row in rows_by_id else noop_row(row) for row in range(count)]
-        return LazyStackedTensorDict.lazy_stack(stacked_rows, 0)
+        return stack_lazily([rows_by_id[row] if row in rows_by_id else noop_row(row) for row in range(count)])
     # other rows repeat the first one, which does not change the result of any() or all() over rows
     source_index = torch.zeros(count, dtype=torch.int64)
     source_index[torch.from_numpy(ids)] = torch.arange(len(ids))
@@ -84,11 +85,11 @@ def sample_actions(pool: Pool, tensordict: TensorDictBase | None, env: SpecConta
 
 def fake_rows(spec_of: Callable[[str], Composite], count: int) -> TensorDictBase:
     """Returns the `fake_tensordict` of a batch of different environments; `spec_of` returns their specs by name."""
-    row_tds: list[Any] = []
+    row_tds: list[TensorDictBase] = []
     for row in range(count):
         roots = [spec_of(name)[row] for name in (*INPUTS, "observation", "done")]
         row_tds.append(zero_specs(roots).set("next", zero_specs([spec_of(name)[row] for name in OUTPUTS])))
-    return LazyStackedTensorDict.lazy_stack(row_tds, 0)
+    return stack_lazily(row_tds)
 
 
 def zero_specs(specs: Sequence[Composite], row_td: TensorDictBase | None = None) -> TensorDictBase:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
@@ -20,14 +20,16 @@ from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...simulators.gymnasium import ENV_EXCEPTIONS
 from ..base import EnvBase
-from ..spec_container import Key
-from .autograd_graphs import Graphs
-from .entry_layout import PICKLED, STEP, Path, key_of, outputs_of, paths_of
+from ..keys import sorted_keys
+from .autograd_graphs import ByRow, Graphs
+from .entry_layout import NEXT, PICKLED, STEP, Path, Space, is_next, key_of, outputs_of, paths_of
 from .metadata import EnvMetaData
 
 Options = Mapping[str, Any]
 """Options of a reset: "kwargs", keyword arguments for `reset`, and "data", TensorDicts with masks and states by
 environment."""
+RowData = dict[int, TensorDictBase]
+"""TensorDicts of environments by row."""
 
 
 class TensorDictRows:
@@ -47,15 +49,15 @@ class TensorDictRows:
         self,
         envs: Sequence[EnvBase],
         start: int,
-        outputs: spaces.Space[Any],
-        inputs: spaces.Space[Any],
+        outputs: Space,
+        inputs: Space,
         graphs: Graphs | None = None,
     ):
         self._envs = envs
         self._start = start
         self._graphs = graphs
         self._all_rows = range(len(envs))
-        self.roots: list[TensorDictBase] = [TensorDict({}, env.batch_size, device=env.device) for env in envs]
+        self.roots: RowData = {row: TensorDict({}, env.batch_size, device=env.device) for row, env in enumerate(envs)}
         layout, paths = Layout(outputs), paths_of(outputs)
         self._pickled_leaf = layout.opaque[0] if layout.opaque else None
         self._writers = [
@@ -65,7 +67,12 @@ class TensorDictRows:
         ]
         entry_formats = [outputs_of(EnvMetaData.metadata_from_env(env, fake=False)) for env in envs]
         self._pickled_keys = [[key_of(path) for path in formats if path not in paths] for formats in entry_formats]
-        self._inputs = [(path, key_of(path) if path else path) for path in paths_of(inputs)]
+        input_paths = paths_of(inputs)
+        self._has_pickled_inputs, self._has_mask = PICKLED in input_paths, STEP in input_paths
+        paths = [path for path in input_paths if path not in (PICKLED, STEP, NEXT)]
+        self._all_inputs = [(path, key_of(path)) for path in paths]
+        self._inputs = [(path, key) for path, key in self._all_inputs if not is_next(path)]
+        self._has_next_inputs = NEXT in input_paths
 
     def reset(
         self, rows: Sequence[int] | None, seeds: Sequence[int | None] | None, options: Options | None, out: RowBuffers
@@ -75,18 +82,18 @@ class TensorDictRows:
         kwargs, data_by_row = {}, {}
         if options:
             kwargs, data_by_row = options["kwargs"], options["data"]
+        roots: RowData = {}
         for position, row in enumerate(self._all_rows if rows is None else rows):
             try:
                 if seeds is not None and seeds[position] is not None:
                     self._envs[row].set_seed(seeds[position])
-                root = self._reset_env(row, data_by_row.get(self._start + row), kwargs)
-                self._write(row, root, out, notes, optional_keys=self._envs[row].reward_keys)
-                self.roots[row] = root
+                self.roots[row] = roots[row] = self._reset_env(row, data_by_row.get(self._start + row), kwargs)
             except ENV_EXCEPTIONS as error:
                 self._record_failure(row, error, notes)
+        self._write(roots, out, notes, is_root=True)
         return notes
 
-    def _reset_env(self, row: int, reset_data: TensorDictBase | None, kwargs: Mapping[str, Any]) -> TensorDictBase:
+    def _reset_env(self, row: int, reset_data: TensorDictBase | None, kwargs: Options) -> TensorDictBase:
         env = self._envs[row]
         if reset_data is None:
             return env.reset(**kwargs)
@@ -96,52 +103,54 @@ class TensorDictRows:
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps the environments of `rows` and writes the results into `out`, as `Simulator.step` does."""
-        notes = StepNotes()
+        notes, results, finals, new_roots = StepNotes(), RowData(), RowData(), RowData()
+        done_rows: list[int] = []
         for row, action in zip(self._all_rows if rows is None else rows, actions, strict=True):
+            env = self._envs[row]
             try:
-                self._step(row, action, out, reset_done, notes)
+                data = self._with_inputs(row, action)
+                if reset_done:
+                    stepped, root = env.step_and_maybe_reset(data)
+                else:
+                    stepped = env.step(data)
+                    root = env.step_mdp(stepped)
+                next_td = stepped.get("next")
+                is_done = env.any_done(next_td)
             except ENV_EXCEPTIONS as error:
                 self._record_failure(row, error, notes)
+                continue
+            self.roots[row] = root
+            if is_done:
+                done_rows.append(row)
+            if is_done and reset_done:
+                finals[row], new_roots[row] = next_td, root
+            else:
+                results[row] = next_td
+        self._write(results, out, notes)
+        if finals:
+            self._write(finals, out, notes, final=True)
+            new_roots = {row: root for row, root in new_roots.items() if row in finals}
+            self._write(new_roots, out, notes, is_root=True)
+        if done_rows:
+            notes.done_rows = [row for row in done_rows if row in results or row in new_roots]
+            out.terminated[notes.done_rows] = True
         return notes
-
-    def _step(self, row: int, action: Mapping[Path, Any], out: RowBuffers, reset_done: bool, notes: StepNotes) -> None:
-        env = self._envs[row]
-        data = self._with_inputs(row, action)
-        if reset_done:
-            result, root = env.step_and_maybe_reset(data)
-        else:
-            result = env.step(data)
-            root = env.step_mdp(result)
-        next_td = result.get("next")
-        is_done = env.any_done(next_td)
-        if is_done and reset_done:
-            self._write(row, next_td, out, notes, final=True)
-            self._write(row, root, out, notes, optional_keys=env.reward_keys)
-        else:
-            self._write(row, next_td, out, notes)
-        self.roots[row] = root
-        if is_done:
-            out.terminated[row] = True
-            notes.done_rows.append(row)
 
     def _with_inputs(self, row: int, action: Mapping[Path, Any]) -> TensorDictBase:
         data, graphs = self.roots[row], self._graphs
         for path in () if graphs is None else graphs.detached_paths:
             if (value := data.get(key_of(path), None)) is not None:
                 data.set(key_of(path), value.detach())
-        for path, key in self._inputs:
-            value = action[path]
-            if path == PICKLED:
-                for entry_key, entry in value.items():
-                    data.set(entry_key, entry)
-            elif path == STEP:
-                if not value.all():
-                    data.set("_step", torch.from_numpy(value))
-            else:
-                tensor = torch.from_numpy(np.asarray(value))
-                if graphs is not None and path in graphs.inputs:
-                    tensor = graphs.inputs[path][self._start + row].to(tensor)
-                data.set(key, tensor)
+        if self._has_pickled_inputs:
+            for key, value in action[PICKLED].items():
+                data.set(key, value)
+        if self._has_mask and not action[STEP].all():
+            data.set("_step", torch.from_numpy(action[STEP]))
+        for path, key in self._all_inputs if self._has_next_inputs and action[NEXT] else self._inputs:
+            tensor = torch.from_numpy(np.asarray(action[path]))
+            if graphs is not None and path in graphs.inputs:
+                tensor = graphs.inputs[path][self._start + row].to(tensor)
+            data[key] = tensor
         return data
 
     def _record_failure(self, row: int, error: BaseException, notes: StepNotes) -> None:
@@ -152,40 +161,66 @@ class TensorDictRows:
         notes.failures.append((row, error))
 
     def _write(
-        self,
-        row: int,
-        data: TensorDictBase,
-        out: RowBuffers,
-        notes: StepNotes,
-        *,
-        final: bool = False,
-        optional_keys: Sequence[Key] = (),
+        self, data: RowData, out: RowBuffers, notes: StepNotes, *, final: bool = False, is_root: bool = False
     ) -> None:
-        """Writes the entries of an environment into its row; those of `optional_keys` may be missing."""
-        leaves, graphs = out.final_obs if final else out.obs, self._graphs
-        graph_tensors: dict[Path, Tensor] = {}
+        """Writes the entries of environments into their rows.
+
+        If the entries of an environment do not fit, it is recorded as failed, and removed from `data`.
+
+        Args:
+            data: the TensorDict of each row.
+            out: the buffers to write.
+            notes: the notes to add failures and pickled entries to.
+            final: whether these are final observations.
+            is_root: whether rewards may be missing.
+        """
+        leaves = out.final_obs if final else out.obs
+        rows = list(data) if len(data) < len(self._envs) else slice(None)
+        graph_tensors: ByRow = {}
         for writer in self._writers:
-            value = data.get(writer.key, None)
-            if value is not None:
-                if type(value) is Tensor and value.shape == writer.shape and value.dtype == writer.tensor_dtype:
-                    array = value.detach().cpu().numpy()
-                else:
-                    array = writer.convert(value)
-                leaves[writer.index][row] = array
-                if graphs is not None and value.requires_grad:
-                    graph_tensors[writer.path] = value
-            elif writer.key not in optional_keys:
-                raise SpaceError(f"Expected {writer.key!r}, as in the specs, got only {_sorted_keys(data)}.")
-        if graphs is not None:
-            graphs.store_outputs(self._start + row, graph_tensors, final)
+            leaf = leaves[writer.index]
+            if len(data) > 1:
+                try:
+                    values = torch.stack(list(map(writer.get, data.values())))
+                except (LookupError, TypeError, RuntimeError):  # entries are missing, or differ in shape
+                    values = None
+                if (
+                    values is not None
+                    and values.shape[1:] == writer.shape
+                    and values.dtype == writer.tensor_dtype
+                    and (self._graphs is None or not values.requires_grad)
+                ):
+                    leaf[rows] = values.numpy(force=True)
+                    continue
+            for row, value in self._write_one_by_one(writer, data, leaf, notes, is_root).items():
+                graph_tensors.setdefault(self._start + row, {})[writer.path] = value
+        if self._graphs is not None:
+            self._graphs.store_outputs(self._start, data, graph_tensors, final)
         if self._pickled_leaf is not None:
-            pickled = {
-                key: self._copy_value(value)
-                for key in self._pickled_keys[row]
-                if (value := data.get(key, None)) is not None
-            }
-            objects = notes.final_objects if final else notes.objects
-            objects.setdefault(self._pickled_leaf, []).append((row, pickled))
+            objects = (notes.final_objects if final else notes.objects).setdefault(self._pickled_leaf, [])
+            for row, row_td in data.items():
+                values = ((key, row_td.get(key, None)) for key in self._pickled_keys[row])
+                objects.append((row, {key: self._copy_value(value) for key, value in values if value is not None}))
+
+    def _write_one_by_one(
+        self, writer: EntryWriter, data: RowData, leaf: np.ndarray, notes: StepNotes, is_root: bool
+    ) -> dict[int, Tensor]:
+        """Writes an entry of each row as `_write` does, and returns the values that have an autograd graph, by row."""
+        graph_tensors: dict[int, Tensor] = {}
+        for row, row_td in list(data.items()):
+            try:
+                value = row_td.get(writer.key, None)
+                if value is not None:
+                    leaf[row] = writer.convert(value)
+                    if self._graphs is not None and value.requires_grad:
+                        graph_tensors[row] = value
+                elif not (is_root and writer.key in self._envs[row].reward_keys):
+                    found = sorted_keys(row_td)
+                    raise SpaceError(f"Expected {writer.key!r}, as in the specs, got only {found}.")
+            except ENV_EXCEPTIONS as error:
+                del data[row]
+                self._record_failure(row, error, notes)
+        return graph_tensors
 
     def _copy_value(self, value: Any) -> Any:
         """Returns a copy, because an environment may change its own value later."""
@@ -201,18 +236,21 @@ class TensorDictRows:
 class EntryWriter:
     """The leaf of the batch buffers for an entry, with its shape and dtype."""
 
-    __slots__ = ("dtype", "index", "key", "path", "shape", "tensor_dtype")
+    __slots__ = ("dtype", "get", "index", "key", "path", "shape", "tensor_dtype")
 
-    def __init__(self, index: int, path: Path, shape: torch.Size, dtype: Any):
+    def __init__(self, index: int, path: Path, shape: torch.Size, dtype: np.dtype[Any]):
         self.index, self.path, self.key, self.shape, self.dtype = index, path, key_of(path), shape, dtype
+        self.get = itemgetter(self.key)
         self.tensor_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
 
-    def convert(self, value: Any) -> np.ndarray:
+    def convert(self, value: object) -> np.ndarray:
         """Returns a tensor as an array for the leaf, after checks of its shape and dtype.
 
         Raises:
             SpaceError: the value is no tensor of the shape, or its dtype cannot be cast.
         """
+        if type(value) is Tensor and value.shape == self.shape and value.dtype == self.tensor_dtype:
+            return value.numpy(force=True)
         if not isinstance(value, Tensor) or value.shape != self.shape:
             actual = tuple(value.shape) if isinstance(value, Tensor) else repr(value)[:80]
             raise SpaceError(
@@ -226,7 +264,3 @@ class EntryWriter:
                 "safely. Correct the spec or the value."
             )
         return array
-
-
-def _sorted_keys(data: TensorDictBase) -> list[str]:
-    return sorted(map(str, data.keys(include_nested=True, leaves_only=True)))

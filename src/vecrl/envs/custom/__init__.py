@@ -2,5 +2,6 @@
 
 from .pendulum import PendulumEnv
 from .tictactoe import TicTacToeEnv
+from .trading import FinancialRegimeEnv
 
-__all__ = ["PendulumEnv", "TicTacToeEnv"]
+__all__ = ["FinancialRegimeEnv", "PendulumEnv", "TicTacToeEnv"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
 from ..base import EnvBase
-from ..spec_container import FLAGS
+from ..keys import FLAGS
 
 _LINES = torch.tensor(
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]], dtype=torch.int64

@@ -8,7 +8,6 @@ know other libraries of `envs.libs`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -24,15 +23,17 @@ from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, make, 
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
+from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import UnwrappedGymEnv
-from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
-from ..gym_outputs import step_output_error, to_float, to_leaf_array
-from ..gym_trajectory import record_trajectory
+from ..fast_paths import bypassed_by, overrides_bypassed
+from ..gym_like import Encoder, GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
+from ..gym_outputs import to_leaf_array
+from ..keys import FLAGS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
-from ..spec_container import FLAGS, derived
-from ..stepping import STEP_METHODS
-from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
+from ..spec_store import derived
+from .gym_arrays import GymArrays, step_frames
+from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
 
@@ -83,7 +84,7 @@ class GymWrapper(GymLikeEnv):
 
     def __init__(
         self,
-        env: Any = None,
+        env: object = None,
         categorical_action_encoding: bool = False,
         *,
         from_pixels: bool = False,
@@ -124,9 +125,7 @@ class GymWrapper(GymLikeEnv):
         conversion_options: dict[str, Any] = {"device": spec_device, "categorical": self._categorical}
         obs_space, action_space = single_spaces_of(env)
         self._layout = Layout(obs_space) if vector is None else vector.layout
-        obs_spec = spec_from_gym(
-            env.observation_space if vector is None else env.single_observation_space, **conversion_options
-        )
+        obs_spec = spec_from_gym(obs_space, **conversion_options)
         self.observation_spec = self._batched(
             obs_spec if isinstance(obs_spec, Composite) else Composite(observation=obs_spec)
         )
@@ -137,30 +136,27 @@ class GymWrapper(GymLikeEnv):
         self.reward_spec = self._batched(self._reward_spec(spec_device))
         flags = {flag: Categorical(2, (1,), device=spec_device, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
-        keys = observation_keys_of(self._layout)
-        self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
+        self._obs_keys = observation_keys_of(self._layout)
         self._action_key = next(iter(self.action_keys), "action")
-        not_overridden = not self._overrides(GymWrapper, _READ_METHODS)
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
-        self._fast_path = not_overridden and is_plain and vector is None  # whether `_step` may skip the hooks
+        self._has_fast_step = is_plain and vector is None and not overrides_bypassed(type(self), "_fast_step")
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
-        pairs = zip(self._leaves, self._layout.leaves, strict=True)
-        self._encoders = [(key, self._encoder(spec.to("cpu"), leaf)) for (key, spec), leaf in pairs]
+        pairs = zip(self._obs_keys, self._layout.leaves, strict=True)
+        self._encoders = [(key, self._encoder(self.observation_spec[key].to("cpu"), leaf)) for key, leaf in pairs]
 
-    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
+    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Encoder:
         """Returns a function that converts a leaf of an observation (of all rows, for a vector) to its tensor."""
         vector = self._vector
-        count = () if vector is None else (vector.num_envs,)
-        return fast_encoder(
-            spec, leaf.dtype, vector is None or not vector.returns_copies, partial(_encode_checked, spec, leaf, count)
-        )
+        count, copy = ((), True) if vector is None else ((vector.num_envs,), not vector.returns_copies)
+        return fast_encoder(spec, leaf.dtype, copy, partial(_encode_checked, spec, leaf, count))
 
+    @bypassed_by("_fast_step")
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
 
     # -- single steps
 
-    def read_obs(self, observations: Any) -> dict[str, Any]:
+    def read_obs(self, observations: object) -> dict[str, Any]:
         """Converts an observation of the environment to a nested dict of tensors."""
         entries: dict[str, Any] = {}
         values = [observations] if self._layout.flat else self._layout.split(observations)
@@ -171,12 +167,13 @@ class GymWrapper(GymLikeEnv):
             branch[path[-1]] = encode(value)
         return entries
 
-    def read_action(self, action: Any) -> Any:
+    def read_action(self, action: Tensor | TensorDictBase | None) -> Any:
         """Converts an action, a tensor or a TensorDict of several, to an element of the environment's action space."""
         numpy_action = super().read_action(action)
         return restore_tuples(numpy_action, self._tuples) if self._tuples else numpy_action
 
-    def _reset_env(self, **kwargs: Any) -> Any:
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
+    def _reset_env(self, **kwargs: object) -> Any:
         seed, self._seed = self._seed, None
         return self._reset_output_transform(self._env.reset(**{"seed": seed, **kwargs}))
 
@@ -190,9 +187,15 @@ class GymWrapper(GymLikeEnv):
         return self._with_info(self.read_obs(obs), info)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self.info_dict_reader or not self._fast_path:
+        if self.info_dict_reader or not self._has_fast_step:
             return super()._step(tensordict)
-        obs, reward, terminated, truncated = self._step_recorded(self.read_action(tensordict.get(self._action_key)))
+        return self._fast_step(tensordict)
+
+    def _fast_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
+        obs, reward, terminated, truncated = step_frames(
+            self._env, self.read_action(tensordict.get(self._action_key)), self.frame_skip
+        )
         entries = self.read_obs(obs)
         entries["reward"] = torch.from_numpy(np.array((reward,), self._reward_dtype))
         entries["done"] = torch.from_numpy(_FLAG_ARRAYS[terminated or truncated].copy())
@@ -201,44 +204,44 @@ class GymWrapper(GymLikeEnv):
         return TensorDict(entries, self._batch_size, device=self._device)
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
-        # The result of the fast `_step` has all flags, and every entry has the shape of its spec
+        # The result of `_fast_step` has all flags, and every entry has the shape of its spec
         is_plain = not (self.run_type_checks or self.info_dict_reader) and self._self_reset is None
         if is_plain and self._step_is_complete:
-            return self._step(tensordict)
+            return self._fast_step(tensordict)
         return super()._step_and_complete(tensordict)
 
     @derived
     def _step_is_complete(self) -> bool:
-        """Whether the result of `_step` is complete, because neither the specs nor the step were changed."""
+        """Whether the result of `_fast_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
-        return default_shapes and self._fast_path and not self._overrides(GymWrapper, ("_step",))
+        return default_shapes and self._has_fast_step and type(self)._step is GymWrapper._step
 
-    def _step_env(self, action: Any) -> StepOutput:
+    def _step_env(self, action: object) -> StepOutput:
         if self._vector is not None:
             return self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
         return super()._step_env(action)
 
     # -- vectors
 
-    def read_reward(self, reward: Any) -> Tensor:
+    def read_reward(self, reward: object) -> Tensor:
         """Converts a reward, or the rewards of all rows, to a tensor of `reward_spec`."""
         if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
             return super().read_reward(reward)
         return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
 
-    def _flag(self, flag: Any) -> Tensor:
+    def _flag(self, flag: object) -> Tensor:
         return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
     def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
         # Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`
         self_reset_rows = None if self._vector is None else self._vector.self_reset_rows
-        is_plain = not self._overrides(GymWrapper, ("_reset", "reset")) and not self.info_dict_reader
-        if self._vector is None or self_reset_rows is None or not is_plain or self._self_reset is not None:
+        has_hooks = bool(self.info_dict_reader) or self._self_reset is not None
+        if self_reset_rows is None or has_hooks or overrides_bypassed(type(self), "_rollout_at_once"):
             return super()._reset_done_rows(tensordict, masks)
         done = tensordict.get("done")
         mask = torch.from_numpy(self_reset_rows).unsqueeze(-1).to(done.device)
-        if not mask.equal(done):
+        if self._vector is None or not mask.equal(done):
             return super()._reset_done_rows(tensordict, masks)
         reset_td = self._with_info(self.read_obs(self._vector.reset(self_reset_rows)[0]), {})
         RowMasks({(): mask}, [()]).select(reset_td, tensordict)
@@ -275,61 +278,27 @@ class GymWrapper(GymLikeEnv):
 
     # -- whole rollouts
 
-    def _step_recorded(self, action: Any) -> tuple[Any, float, bool, bool]:
-        obs, total, terminated, truncated = None, -0.0, False, False  # -0.0 changes no sum
-        for _ in range(self.frame_skip):
-            output = self._env.step(action)
-            try:
-                obs, reward, terminated, truncated, _ = output
-            except (TypeError, ValueError):
-                raise step_output_error(output) from None
-            total += reward if type(reward) is float else to_float(reward)
-            if terminated or truncated:
-                break
-        return obs, total, bool(terminated), bool(truncated)
+    @property
+    def _has_array_steps(self) -> bool:
+        """Whether `GymArrays` does the same as `_step`, unless a subclass overrides a method."""
+        has_hooks = bool(self.info_dict_reader) or self._self_reset is not None
+        return self._has_fast_step and not has_hooks and not self._layout.opaque
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_overridden = self._overrides(GymWrapper, (*_RECORD_METHODS, *STEP_METHODS, "set_seed", "_set_seed"))
-        is_plain = self._fast_path and self.frame_skip == 1 and self._self_reset is None and not self.run_type_checks
-        if is_overridden or not is_plain or self._tuples or self._layout.opaque or self.info_dict_reader:
+        is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks and not self._tuples
+        if not is_plain or overrides_bypassed(type(self), "_unwrapped_gym"):
             return None
-        return UnwrappedGymEnv(self._env, tuple(key for key, _ in self._leaves))
+        return UnwrappedGymEnv(self._env, tuple(self._obs_keys))
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
-        is_plain = (
-            self._fast_path and not self.info_dict_reader and not self._layout.opaque and self._self_reset is None
-        )
-        if not is_plain or self._overrides(GymWrapper, _RECORD_METHODS):
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
+        if not self._has_array_steps:
             return None
         spec = self.action_spec
-        actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
-        numpy_action = spec.expand(len(actions), *spec.shape).to_numpy(actions)
-        trajectory = record_trajectory(
-            lambda: self._reset_env()[0], self._step_recorded, list(numpy_action), self._layout, break_when_any_done
-        )
-        num_steps = len(trajectory.reward)
-        end_flags = torch.from_numpy(trajectory.terminated), torch.from_numpy(trajectory.truncated)
-        flags = dict(zip(FLAGS, (end_flags[0] | end_flags[1], *end_flags), strict=True))
-        next_td = self._steps_to_tensordict(
-            trajectory.next_obs, num_steps, {flag: value.unsqueeze(-1) for flag, value in flags.items()}
-        )
-        next_td.set("reward", torch.from_numpy(trajectory.reward).to(self.reward_spec.dtype).unsqueeze(-1))
-        root = self._steps_to_tensordict(
-            trajectory.obs, num_steps, {flag: torch.zeros(num_steps, 1, dtype=torch.bool) for flag in FLAGS}
-        )
-        root.set(self.action_key, actions[:num_steps])
-        root.set("next", next_td)
-        root.names = ["time"]
-        return root
-
-    def _steps_to_tensordict(self, leaves: Any, num_steps: int, entries: dict[str, Any]) -> TensorDict:
-        data = TensorDict(entries, [num_steps], device=self.device)
-        for (key, spec), values in zip(self._leaves, leaves, strict=True):
-            same_layout = _same_memory_layout(spec, values)
-            data.set(
-                key, torch.from_numpy(values) if same_layout else spec.expand(num_steps, *spec.shape).encode(values)
-            )
-        return data
+        actions = known_actions(self, steps, actions)
+        gym_actions = list(spec.expand(len(actions), *spec.shape).to_numpy(actions))
+        arrays = GymArrays(self._env, self._reset_env, self.frame_skip, self._layout)
+        trajectory = rollout_arrays(arrays, gym_actions, (), self.reward_spec.dtype, break_when_any_done)
+        return to_tensordict(self, self._obs_keys, trajectory, actions)
 
     # -- the library's environment
 
@@ -338,7 +307,7 @@ class GymWrapper(GymLikeEnv):
         """The module of the environment's library: gymnasium or gym."""
         return import_module(self.get_library_name())
 
-    def get_library_name(self, env: Any = None) -> str:
+    def get_library_name(self, env: object = None) -> str:
         """Returns the name of the library of an environment, by default of this one: "gymnasium" or "gym"."""
         env = self._env if env is None else env
         classes = type(getattr(env, "legacy_env", env)).__mro__
@@ -353,13 +322,6 @@ class GymWrapper(GymLikeEnv):
             return list(self._env.get_attr(name))
         except Exception as error:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from error
-
-
-class _AvailableEnvs:
-    """Descriptor that returns `_env_names()` of the class."""
-
-    def __get__(self, owner: Any, cls: Any = None) -> list[str]:
-        return cls._env_names()
 
 
 class GymEnv(GymWrapper):
@@ -385,7 +347,7 @@ class GymEnv(GymWrapper):
     torch.Size([3, 5])
     """
 
-    available_envs: Any = _AvailableEnvs()
+    available_envs: Any = AvailableEnvs()
     _WRAPPER_ARGUMENTS = (
         *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),
         *("auto_reset_replace", "convert_actions_to_numpy", "missing_obs_value"),
@@ -401,8 +363,8 @@ class GymEnv(GymWrapper):
         frame_skip: int | None = None,
         num_envs: int | None = None,
         num_workers: int | None = None,
-        backend: Any = None,
-        ray_options: Any = None,
+        backend: object = None,
+        ray_options: object = None,
         **kwargs: Any,
     ):
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
@@ -432,22 +394,7 @@ class GymEnv(GymWrapper):
 
 
 _FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
-_READ_METHODS = (
-    "_step_env",
-    "_output_transform",
-    "read_reward",
-    "read_done",
-    "read_info",
-    "_with_info",
-    "_flag",
-    "_reward_spec",
-)
-_RECORD_METHODS = ("_reset_env", "_step_recorded", "_reset_output_transform", "read_obs", "read_action")
 
 
-def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: Any) -> Any:
+def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: object) -> object:
     return spec.encode(to_leaf_array(value, leaf, *batch_shape))
-
-
-def _same_memory_layout(spec: TensorSpec, values: Any) -> bool:
-    return spec.shape == values.shape[1:] and torch.from_numpy(values[:0]).dtype == spec.dtype

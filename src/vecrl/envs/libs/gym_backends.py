@@ -93,9 +93,9 @@ class set_gym_backend:
     def __exit__(self, *_: object) -> None:
         _activate(self._previous.pop())
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, fn: Callable[..., object]) -> Callable[..., Any]:
         @wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: object, **kwargs: object) -> Any:
             with set_gym_backend(self._backend):
                 return fn(*args, **kwargs)
 
@@ -106,3 +106,10 @@ def _activate(module: ModuleType | None) -> None:
     global _current_backend
     _current_backend = module
     ignore_modules([] if module is None else [name for name in _GYM_LIBRARIES if name != module.__name__])
+
+
+class AvailableEnvs:
+    """Descriptor that returns `_env_names()` of the class: the names of the environments that can be made."""
+
+    def __get__(self, owner: object, cls: Any = None) -> list[str]:
+        return cls._env_names()

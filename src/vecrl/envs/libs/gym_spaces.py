@@ -11,7 +11,7 @@ from ...errors import SpaceError
 from ...specs import TensorSpec
 from ...specs.convert import space_from_spec
 from ...specs.convert.from_gym import ConversionOptions, register_space
-from ..spec_container import FLAGS
+from ..keys import FLAGS
 
 Converter = Callable[..., Any]
 
@@ -57,7 +57,7 @@ def _as_converter(fn: Converter) -> Callable[[Any, ConversionOptions], Any]:
     parameters = inspect.signature(fn).parameters
     takes_any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
-    def converter(space: Any, options: ConversionOptions) -> Any:
+    def converter(space: object, options: ConversionOptions) -> Any:
         keywords = {
             "dtype": options.dtype,
             "device": options.device,
@@ -86,7 +86,7 @@ def observation_keys_of(layout: Layout) -> list[tuple[str, ...]]:
     return keys
 
 
-def find_tuple_spaces(space: Any) -> Any:
+def find_tuple_spaces(space: object) -> Any:
     """Returns the space if it is or contains a Tuple space; otherwise None."""
     parts: Any = getattr(space, "spaces", ())
     subspaces = parts.values() if hasattr(parts, "values") else parts

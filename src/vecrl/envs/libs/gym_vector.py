@@ -34,14 +34,14 @@ _MASKED_RESETS = (
 _FINAL_KEYS = ("final_obs", "final_observation", "final_info")
 
 
-def is_vector(env: Any) -> bool:
+def is_vector(env: object) -> bool:
     """Returns whether this is a vector environment of gymnasium or of the old gym."""
     return isinstance(env, gymnasium.vector.VectorEnv) or (
         hasattr(env, "num_envs") and hasattr(env, "single_observation_space")
     )
 
 
-def check_gym_env(env: Any) -> None:
+def check_gym_env(env: object) -> None:
     """Raises a `TypeError` unless this is a single or vector environment of gymnasium or gym."""
     space_kinds = ("observation", "action")
     spaces = all(
@@ -63,8 +63,8 @@ def single_spaces_of(env: Any) -> tuple[Any, Any]:
 
 
 def make_gym_vector(
-    make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None, ray_options: Any = None
-) -> Any:
+    make_env: Callable[[], Any], count: int, backend: object, num_workers: int | None, ray_options: object = None
+) -> gymnasium.vector.VectorEnv:
     """Makes a `VectorEnv` of `count` environments, by default over processes if there are several workers."""
     from ...vector import VectorEnv
 
@@ -76,7 +76,7 @@ def make_gym_vector(
     return VectorEnv([make_env] * count, autoreset_mode="same_step", **vector_options)
 
 
-def autoreset_mode_of(env: Any) -> AutoresetMode:
+def autoreset_mode_of(env: object) -> AutoresetMode:
     """Returns the auto-reset mode of a vector environment; by default that of its gymnasium or gym version."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
     if mode is not None:
@@ -99,7 +99,7 @@ class VectorEnvAdapter:
         returns_copies: whether it never writes again to the arrays that it returned.
     """
 
-    def __init__(self, env: Any, read_output: Callable[[Any], Any], missing_value: Any = np.nan):
+    def __init__(self, env: Any, read_output: Callable[[Any], Any], missing_value: object = np.nan):
         parameters = inspect.signature(env.reset).parameters
         if "seed" not in parameters and "kwargs" not in parameters:
             raise SpaceError(
@@ -120,7 +120,7 @@ class VectorEnvAdapter:
         self._resets_by_mask = self.mode == AutoresetMode.SAME_STEP or type(env).reset in _MASKED_RESETS
 
     def reset(
-        self, mask: np.ndarray | None = None, seeds: Seeds = None, options: Mapping[str, Any] | None = None
+        self, mask: np.ndarray | None = None, seeds: Seeds = None, options: Mapping[str, object] | None = None
     ) -> tuple[Any, Info]:
         """Resets the rows of `mask`, bool `[n]`, or all rows.
 
@@ -152,7 +152,7 @@ class VectorEnvAdapter:
         """The rows, bool `[n]`, that the last step reset and `reset` has not returned yet; None for none."""
         return None if self._self_reset is None else self._self_reset[0]
 
-    def _reset_rows(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
+    def _reset_rows(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, object] | None) -> tuple[Any, Info]:
         if mask.all():  # every vector environment supports full resets, but not every one supports reset masks
             return self._reset_vector(seeds, options)
         latest_obs, self._resets_by_mask = self._latest_obs, self._resets_by_mask or self._latest_obs is not None
@@ -161,7 +161,7 @@ class VectorEnvAdapter:
             self._check_other_rows_unchanged(latest_obs, result[0], ~mask)
         return result
 
-    def _reset_vector(self, seeds: Seeds, options: Any) -> tuple[Any, Info]:
+    def _reset_vector(self, seeds: Seeds, options: object) -> tuple[Any, Info]:
         self._latest_obs = None
         arguments = {} if options is None else {"options": options}
         try:
@@ -171,7 +171,7 @@ class VectorEnvAdapter:
                 raise
             return _as_arrays(self.env.reset(seed=seeds[0], **arguments))
 
-    def _check_other_rows_unchanged(self, obs_before: Any, obs_after: Any, rows: np.ndarray) -> None:
+    def _check_other_rows_unchanged(self, obs_before: object, obs_after: object, rows: np.ndarray) -> None:
         """Raises a `SpaceError` if a partial reset has changed the other rows too."""
         for leaf, old, new in zip(self.layout.leaves, *map(self.layout.split, (obs_before, obs_after)), strict=True):
             if leaf.dtype is not None and not np.array_equal(old[rows], new[rows], equal_nan=leaf.dtype.kind in "fc"):
@@ -181,7 +181,7 @@ class VectorEnvAdapter:
                     'use GymEnv(name, num_envs=n) or make_vec(..., vectorization_mode="sync").'
                 )
 
-    def step(self, actions: Any, infos: bool = True) -> tuple[Any, Any, Any, Any, Any, Info]:
+    def step(self, actions: object, infos: bool = True) -> tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Steps all rows.
 
         Args:
@@ -205,7 +205,7 @@ class VectorEnvAdapter:
             self._pending_reset = done
         return obs, reward, terminated, truncated, done, info
 
-    def _split_final(self, obs: Any, info: Info, done: np.ndarray, infos: bool) -> tuple[Any, Info]:
+    def _split_final(self, obs: object, info: Info, done: np.ndarray, infos: bool) -> tuple[Any, Info]:
         """Returns the final observations and infos of a same-step environment; keeps those after the reset."""
         info_after_reset = {key: value for key, value in info.items() if key.removeprefix("_") not in _FINAL_KEYS}
         self._self_reset = done, obs, info_after_reset
@@ -264,14 +264,14 @@ def _final_row(final_obs: Any, row: int) -> Any:
     return final_obs[row]
 
 
-def _with_rows(leaf: Any, rows: np.ndarray, values: list[Any]) -> Any:
+def _with_rows(leaf: object, rows: np.ndarray, values: list[object]) -> list[Any] | np.ndarray:
     leaf = list(leaf) if isinstance(leaf, tuple | list) else np.array(leaf)
     for row, value in zip(rows.tolist(), values, strict=True):
         leaf[row] = value
     return leaf
 
 
-def _fill_missing_rows(leaf: Any, rows: np.ndarray, missing_value: Any) -> Any:
+def _fill_missing_rows(leaf: object, rows: np.ndarray, missing_value: object) -> list[Any] | np.ndarray:
     dtype_kind = leaf.dtype.kind if isinstance(leaf, np.ndarray) else "O"
     return _with_rows(
         leaf, rows, [missing_value if dtype_kind == "f" else None if dtype_kind == "O" else 0] * len(rows)

@@ -42,13 +42,13 @@ class MOGymWrapper(GymWrapper):
             space.shape, device, torch_dtype(space.dtype)
         )  # no bounds, since sums over skipped frames exceed them
 
-    def _step_env(self, action: Any) -> StepOutput:
+    def _step_env(self, action: object) -> StepOutput:
         output = super()._step_env(action)
         if self._vector is None or RewardInInfo.KEY not in output[5]:
             return output
         return output[0], output[5][RewardInInfo.KEY], *output[2:]
 
-    def read_reward(self, reward: Any) -> torch.Tensor:
+    def read_reward(self, reward: object) -> torch.Tensor:
         """Converts reward vectors to a tensor of `reward_spec`."""
         return self.reward_spec.encode(np.asarray(reward))
 

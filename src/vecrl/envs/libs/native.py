@@ -14,16 +14,20 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
 from ...simulators.native.base import NativeState, env_first
 from ...simulators.native.counter_rng import keys_of
-from ...simulators.native.trajectory import record_trajectory
-from ...specs import Categorical, Composite, OneHot, Unbounded
+from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
+from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
+from ..fast_paths import overrides_bypassed
+from ..keys import FLAGS
 from ..row_masks import RowMasks
-from ..spec_container import FLAGS
+from ..spec_store import Device
+from ..trajectory_buffers import ArrayBuffer, Leaves
 
 
 class NativeEnv(EnvBase):
@@ -69,7 +73,7 @@ class NativeEnv(EnvBase):
         *,
         batch_size: Any = None,
         categorical_action_encoding: bool = False,
-        device: Any = None,
+        device: Device = None,
         run_type_checks: bool = False,
         spec_locked: bool = True,
         **kwargs: Any,
@@ -108,7 +112,7 @@ class NativeEnv(EnvBase):
     def _set_specs(self) -> None:
         simulator, batch, spec_device = self.simulator, self.batch_size, self.simulator.device
         obs_spec = spec_from_gym(simulator.observation_space, device=spec_device)
-        entries: dict[str, Any] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
+        entries: dict[str, TensorSpec] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
         if not self.batch_locked:
             state_size = len(simulator.start_rows(*self._streams(1)).state)
             int_options = {"dtype": torch.int32, "device": spec_device}
@@ -142,7 +146,7 @@ class NativeEnv(EnvBase):
 
     def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
         """Returns the entries of rows `state`, which it stores in the environment or under "rows"."""
-        entries: dict[str, Any] = {"observation": obs.reshape((*shape, -1))}
+        entries: dict[str, Tensor] = {"observation": obs.reshape((*shape, -1))}
         entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
         if not self.batch_locked:
             parts = {name: env_first(value) for name, value in state._asdict().items()}
@@ -158,13 +162,15 @@ class NativeEnv(EnvBase):
         keys = torch.from_numpy(keys_of(seeds)).to(self.simulator.device)
         return keys, torch.zeros(num_rows, dtype=torch.int32, device=self.simulator.device)
 
-    def _start_rows(self, num_rows: int, state: NativeState | None, options: Any = None) -> NativeState:
+    def _start_rows(self, num_rows: int, state: NativeState | None, options: ResetOptions | None = None) -> NativeState:
         """Starts episodes in all rows: the next ones of `state`, or the first of new seeds if there are none yet."""
         if state is not None and not self._reseeded:
             return self.simulator.start_rows(state.keys, state.episodes + 1, options)
         return self.simulator.start_rows(*self._next_streams(num_rows), options)
 
-    def _restart_rows(self, mask: Tensor, state: NativeState, options: Any = None) -> tuple[Tensor, NativeState]:
+    def _restart_rows(
+        self, mask: Tensor, state: NativeState, options: ResetOptions | None = None
+    ) -> tuple[Tensor, NativeState]:
         """Returns observations and rows after a reset of the rows of `mask` `[num_rows]`.
 
         After `set_seed`, every row gets its new seed here, and uses it at its own next reset.
@@ -190,7 +196,11 @@ class NativeEnv(EnvBase):
     # -- single steps
 
     def _reset(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, tensordict: TensorDictBase | None = None, *, options: Any = None, set_state: bool | None = None
+        self,
+        tensordict: TensorDictBase | None = None,
+        *,
+        options: ResetOptions | None = None,
+        set_state: bool | None = None,
     ) -> TensorDictBase:
         shape = self.batch_size if tensordict is None else tensordict.batch_size
         state = self._rows_of(tensordict)
@@ -243,7 +253,7 @@ class NativeEnv(EnvBase):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         state = self._rows_of(tensordict)
-        if state is None or self._overrides(NativeEnv, ("_reset", "_step")):
+        if state is None or overrides_bypassed(type(self), "_rollout_at_once"):
             return super().maybe_reset(tensordict)
         # The entries are valid in all rows, so no merge is needed.
         shape, done = tensordict.batch_size, tensordict.get("done")
@@ -253,43 +263,24 @@ class NativeEnv(EnvBase):
 
     # -- whole rollouts
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         if not self.batch_locked:
             return None
-        batch = self.batch_size
-        action_steps = (
-            self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps].clone()
-        )
-        steps_shape = torch.Size([len(action_steps), *batch])
-        numeric_actions = self._numeric_actions(action_steps, steps_shape)
-        numeric_actions = numeric_actions.reshape(steps_shape[0], -1, *numeric_actions.shape[1:])
-        trajectory, state = record_trajectory(
-            self.simulator, self._start_rows(batch.numel(), self._state), numeric_actions, break_when_any_done
-        )
-        self._state = state
-        steps_shape = torch.Size([len(trajectory.reward), *batch])
-        end_flags = {"terminated": trajectory.terminated, "truncated": trajectory.truncated}
-        next_td = {"reward": trajectory.reward, "done": trajectory.terminated | trajectory.truncated, **end_flags}
-        no_flags = {name: torch.zeros_like(trajectory.terminated) for name in FLAGS}
-        root = self._steps_to_tensordict(steps_shape, trajectory.obs, no_flags)
-        root.set("action", action_steps[: len(trajectory.reward)].movedim(0, self.ndim))
-        root.set("next", self._steps_to_tensordict(steps_shape, trajectory.next_obs, next_td))
-        root.names = [*[None] * self.ndim, "time"]
-        return root
-
-    def _steps_to_tensordict(
-        self, steps_shape: torch.Size, obs: Tensor, extra_entries: dict[str, Tensor]
-    ) -> TensorDict:
-        """Converts leaves `[time, rows, ...]` to entries `[*batch, time, ...]`."""
-        flat = {"observation": obs.reshape(*steps_shape, -1)} | {
-            name: leaf.reshape(*steps_shape, 1) for name, leaf in extra_entries.items()
-        }
-        batch_first = {name: leaf.movedim(0, self.ndim) for name, leaf in flat.items()}
-        return TensorDict(batch_first, [*self.batch_size, steps_shape[0]], device=self.device)
+        rows = (self.numel(),)
+        actions = known_actions(self, steps, actions)
+        numeric = self._numeric_actions(actions, torch.Size([len(actions), *self.batch_size]))
+        action_steps = numeric.reshape(len(actions), *rows, *numeric.shape[1:]).unbind(0)
+        arrays = _NativeArrays(self.simulator, self._start_rows(*rows, self._state))
+        trajectory = rollout_arrays(arrays, action_steps, rows, self.simulator.dtype, break_when_any_done)
+        self._state = arrays.rows
+        if not self.simulator.can_sync_host():  # the rows that are done were reset after the last step too
+            done = trajectory.terminated[-1] | trajectory.truncated[-1]
+            self._state = self._state._replace(episodes=self._state.episodes - done.int())
+        return to_tensordict(self, ["observation"], trajectory.with_rows(self.batch_size), actions)
 
     # -- devices, rendering, closing
 
-    def to(self, device: Any) -> Self:
+    def to(self, device: torch.device | str | int) -> Self:
         """Moves the environment to another device, rows included, and returns it."""
         super().to(device)
         self.simulator.close()
@@ -319,6 +310,39 @@ class NativeEnv(EnvBase):
 
     def __repr__(self) -> str:
         return f"NativeEnv({self.env_name!r}, batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+class _NativeArrays:
+    """Rows of a simulator at array level, see `ArrayEnv`."""
+
+    def __init__(self, simulator: NativeSimulator, rows: NativeState):
+        self._simulator = simulator
+        self.rows = rows
+
+    def reset_arrays(self) -> Leaves:
+        return [self._simulator.rows_obs(self.rows)]
+
+    def step_arrays(self, action: Tensor, t: int, out: ArrayBuffer, reset_done: bool) -> bool | Tensor:
+        simulator, rows = self._simulator, self.rows
+        if not simulator.can_sync_host():
+            step, done, first_obs, self.rows = simulator.step_and_restart_rows(action, rows)
+            out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
+            out.add_flags(t, step.terminated, step.truncated)
+            if reset_done:
+                out.add_first_obs(t + 1, ..., [first_obs])
+            return done
+        # On the CPU, flags are read at no cost, so that first observations are computed only for rows that are done
+        reward, terminated, truncated, state, steps = simulator.move_rows(action, rows.state, rows.steps)
+        out.next_obs[0][t], out.reward[t] = simulator.observe(state).t(), reward
+        self.rows = NativeState(state, steps, rows.episodes, rows.keys)
+        row_index = torch.logical_or(terminated, truncated).nonzero().squeeze(-1)
+        if not len(row_index):
+            return False
+        out.add_flags(t, terminated, truncated)
+        if reset_done:
+            self.rows, new_state = simulator.restart_selected_rows(row_index, self.rows)
+            out.add_first_obs(t + 1, row_index, [simulator.observe(new_state).t()])
+        return True
 
 
 def _width(name: str) -> tuple[int, ...]:

@@ -8,29 +8,31 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ...errors import SpaceError
 from ...simulators.legacy_gym import convert_space
-from ...specs import Composite
+from ...specs import Composite, TensorSpec
 from ...specs.convert import space_from_spec
 from ..base import EnvBase
-from ..spec_container import Key, join_key
-from .gym_backends import gym_backend, set_gym_backend
+from ..keys import Key, join_key
+from .gym_backends import Backend, gym_backend, set_gym_backend
 
 
 def register_gym(
     id: str,  # noqa: A002 - its public name
     entry_point: Callable[..., EnvBase],
     *,
-    backend: Any = None,
-    transform: Any = None,
+    backend: Backend | None = None,
+    transform: object = None,
     info_keys: Sequence[Key] | None = None,
     to_numpy: bool = False,
-    registration: dict[str, Any],
-    arguments: dict[str, Any],
+    registration: dict[str, object],
+    arguments: dict[str, object],
 ) -> None:
     """Registers an environment with `register` of gymnasium or of another backend.
 
@@ -64,7 +66,7 @@ def _make_adapter(
     info_keys: Sequence[Key] | None = None,
     to_numpy: bool = False,
     render_mode: str | None = None,
-    **arguments: Any,
+    **arguments: object,
 ) -> Any:
     env = entry_point(**arguments) if render_mode is None else entry_point(render_mode=render_mode, **arguments)
     if transform is not None:
@@ -89,7 +91,9 @@ class GymnasiumAdapter:
         render_mode: the requested render mode.
     """
 
-    def __init__(self, env: EnvBase, spaces: Any, info_keys: Sequence[Key], to_numpy: bool, render_mode: str | None):
+    def __init__(
+        self, env: EnvBase, spaces: ModuleType, info_keys: Sequence[Key], to_numpy: bool, render_mode: str | None
+    ):
         if env.batch_size:
             raise SpaceError(
                 f"Expected an environment without batch dimensions, as in gymnasium, got {env!r} with the batch size "
@@ -102,7 +106,7 @@ class GymnasiumAdapter:
         self.metadata = {"render_modes": [] if render_mode is None else [render_mode]}
         self._obs_spec = obs_spec = _drop_keys(env.full_observation_spec, {*self.info_keys})
         action_spec = env.full_action_spec if len(env.action_keys) > 1 else env.action_spec
-        self._action_spec: Any = action_spec
+        self._action_spec = action_spec
         is_gymnasium = spaces.__name__.startswith("gymnasium")
         self.observation_space, self.action_space = (
             space if is_gymnasium else convert_space(spaces, space)
@@ -110,7 +114,7 @@ class GymnasiumAdapter:
         )
         self._root: TensorDictBase | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment as in gymnasium and returns the observation and the info."""
         super().reset(seed=seed)  # pyright: ignore[reportAttributeAccessIssue] - of the library's Env
         if seed is not None:
@@ -118,7 +122,7 @@ class GymnasiumAdapter:
         self._root = self.env_base.reset(options=options) if options else self.env_base.reset()
         return self._obs_and_info(self._root)
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps the environment as in gymnasium; without `to_numpy`, reward and flags are tensors of the specs.
 
         Raises:
@@ -151,7 +155,7 @@ class GymnasiumAdapter:
         info = TensorDict({}).update(info_td).to_dict(convert_tensors="numpy") if self.info_keys else {}
         return self._obs_spec.to_numpy(obs_td), info
 
-    def render(self) -> Any:
+    def render(self) -> object:
         """Returns what the environment renders."""
         return self.env_base.render()  # pyright: ignore[reportCallIssue]
 
@@ -162,7 +166,7 @@ class GymnasiumAdapter:
 
 def _drop_keys(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> Composite:
     """Returns the spec without some keys, and without Composites that are empty then, which gymnasium rejects."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, TensorSpec] = {}
     name: Any
     sub_spec: Any
     for name, sub_spec in spec.items():
@@ -177,6 +181,6 @@ def _drop_keys(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) ->
     return Composite(entries, shape=spec.shape)
 
 
-def _number(reward: Any) -> Any:
+def _number(reward: Tensor) -> Any:
     array = reward.detach().cpu().numpy()
     return array.item() if array.size == 1 else array

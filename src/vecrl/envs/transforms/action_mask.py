@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
+from ..keys import Key
 from ..row_masks import RowMasks
-from ..spec_container import Key
 from .base import Transform
 
 __all__ = ["ActionMask"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec
-from ..spec_container import Key
+from ..keys import Key
 from .base import Transform
 from .elementwise import as_number
 from .part import Keys

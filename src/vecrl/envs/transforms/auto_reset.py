@@ -14,8 +14,8 @@ from tensordict import TensorDictBase
 
 from ...specs import Composite
 from ..base import EnvBase
+from ..keys import Key
 from ..self_reset import SelfResetBuffer
-from ..spec_container import Key
 from .base import Transform
 from .compose import Compose
 from .function_transform import TransformLike

@@ -19,8 +19,8 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec
+from ..keys import Key
 from ..row_masks import Prefix, RowMasks
-from ..spec_container import Key
 from .part import Keys, Part, overrides
 from .spec_probe import infer_spec
 
@@ -31,7 +31,7 @@ _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_r
 
 def owned(specs: Composite) -> Composite:
     """Returns an unlocked copy of `specs` with the same leaves. Transforms may return specs of another object."""
-    return specs._copy_with_shape(specs.shape)
+    return specs.exclude()
 
 
 class Transform(Part):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Composite, Unbounded
-from ..spec_container import Key, join_key, split_key
+from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 
 __all__ = ["MeanActionSelector"]

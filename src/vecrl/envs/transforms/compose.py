@@ -10,7 +10,7 @@ from typing import Any, Self
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from ..spec_container import Key
+from ..keys import Key
 from .base import Transform, owned
 from .function_transform import TransformLike, as_transform
 from .part import SubmoduleAttribute

@@ -15,8 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
+from ..keys import Key, join_key, split_key
 from ..row_masks import Prefix, broadcast_mask
-from ..spec_container import Key, join_key, split_key
 from ..step_mdp import as_keys
 from .base import Transform
 from .part import Keys
@@ -241,19 +241,17 @@ class StepCounter(Tracker):
     def _tracked_keys(self) -> list[tuple[Key, Key]]:
         return self._keys_beside_done(self.step_count_key)
 
-    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
-        return previous + 1
-
     def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         count = torch.arange(is_first.shape[-1], device=is_first.device) - start_indices(is_first)
         count = count[(..., *[None] * (source.ndim - count.ndim))].expand_as(source).clone()
         return count, count + 1
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        super()._step(tensordict, next_tensordict)
-        if self.max_steps is not None:
-            for prefix, (_, key) in zip(self._done_prefixes, self._tracked_keys, strict=True):
-                self._truncate(next_tensordict, prefix, next_tensordict.get(key) >= self.max_steps)
+        for prefix, (_, key) in zip(self._done_prefixes, self._tracked_keys, strict=True):
+            count = self._of(tensordict, key) + 1
+            next_tensordict.set(key, count)
+            if self.max_steps is not None:
+                self._truncate(next_tensordict, prefix, count >= self.max_steps)
         return next_tensordict
 
     def _truncate(self, next_td: TensorDictBase, prefix: Prefix, is_over: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ..spec_container import Key
+from ..keys import Key
 from .base import Transform
 from .part import Keys
 

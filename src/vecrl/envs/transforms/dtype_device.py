@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec
-from ..spec_container import Key
+from ..keys import Key
 from .base import StatelessTransform
 from .part import Keys
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
-from ..spec_container import Key
+from ..keys import Key
 from .base import ObservationTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
 from .part import Keys

@@ -13,8 +13,8 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
 from ..attributes import attribute_at
+from ..keys import Key, join_key
 from ..row_masks import Prefix, broadcast_mask
-from ..spec_container import Key, join_key
 from .base import Transform
 from .row_state import RowStateTransform
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
 from ..done_flags import rows_done
+from ..keys import Key, join_key
 from ..row_masks import RowMasks, broadcast_mask
-from ..spec_container import Key, join_key
 from .base import Transform
 
 if TYPE_CHECKING:
@@ -198,8 +198,7 @@ class MultiAction(Transform):
         """Adds a dimension of dynamic size to the specs at `keys`, in place, and returns the specs."""
         position = self._require_parent().batch_dims + self.dim - 1
         for key in keys:
-            spec = specs[key].unsqueeze(position)
-            specs[key] = spec._with(shape=torch.Size([*spec.shape[:position], -1, *spec.shape[position + 1 :]]))
+            specs[key] = specs[key].unsqueeze(position).make_neg_dim(position)
         return specs
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ..keys import Key
 from ..row_masks import broadcast_mask
-from ..spec_container import Key
 from .counters import episode_starts, start_indices
 from .part import Keys
 from .row_state import RowStateTransform

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
-from ..spec_container import Key
+from ..keys import Key
 from .base import Transform
 from .spec_probe import common_shape, resize_dynamic
 
@@ -78,6 +78,11 @@ def as_transform(transform: TransformLike) -> Transform:
         TypeError: `transform` is neither, or it is a transform of TorchRL.
     """
     if isinstance(transform, Transform):
+        if "_modules" not in vars(transform):  # a module of torch has it after its own constructor
+            raise TypeError(
+                f"Expected {type(transform).__name__}.__init__ to call super().__init__(in_keys=...), got no call. Add "
+                "it as the first line."
+            )
         return transform
     _refuse_torchrl_transforms(transform)
     if isinstance(transform, type):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..spec_container import FLAGS, Key, split_key
+from ..keys import FLAGS, Key, split_key
 from ..step_mdp import as_keys
 from .base import ObservationTransform, StatelessTransform
 from .part import Keys

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overloa
 from tensordict import TensorDictBase
 from torch import nn
 
-from ..spec_container import Key
+from ..keys import Key
 from ..step_mdp import as_keys
 
 if TYPE_CHECKING:

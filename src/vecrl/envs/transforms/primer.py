@@ -14,8 +14,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec, Unbounded
+from ..keys import Key
 from ..row_masks import RowMasks
-from ..spec_container import Key
 from .base import Transform
 
 __all__ = ["TensorDictPrimer", "gSDENoise"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...specs import Binary, TensorSpec
-from ..spec_container import Key, join_key, split_key
+from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
 from .counters import RewardTracker

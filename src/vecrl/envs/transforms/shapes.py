@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
-from ..spec_container import Key
+from ..keys import Key
 from .actions import ActionTransform
 from .base import ObservationTransform
 from .part import Keys

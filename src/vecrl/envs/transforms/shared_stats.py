@@ -21,8 +21,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from ...errors import SpaceError
+from ..keys import Key, join_key, split_key
 from ..shared_folder import publish
-from ..spec_container import Key, join_key, split_key
 
 STAT_NAMES = ("count", "mean", "m2")
 

@@ -41,8 +41,16 @@ def probe_output(function: Callable[..., Any], *specs: TensorSpec) -> tuple[Any,
 
 
 def infer_spec(spec: TensorSpec, function: Callable[[Any], Any]) -> TensorSpec:
-    """Returns a spec without bounds for the output of a function of values of `spec`; `spec` if it is no tensor."""
+    """Returns a spec without bounds for the output of a function of values of `spec`; `spec` if it is no tensor.
+
+    Raises:
+        SpaceError: the function returns None.
+    """
     output, shape = probe_output(function, spec)
+    if output is None:
+        raise SpaceError(
+            f"Expected {getattr(function, '__qualname__', function)} to return a value, got None. Return it."
+        )
     return Unbounded(shape, dtype=output.dtype, device=spec.device) if isinstance(output, Tensor) else spec
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...running_stats import RunningStats
+from ..keys import Key
 from ..row_masks import RowMasks
-from ..spec_container import Key
 from .shared_stats import STAT_NAMES, stat_key
 
 Array = np.ndarray | Tensor

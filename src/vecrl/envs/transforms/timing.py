@@ -17,9 +17,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ..keys import Key, join_key, split_key
 from ..row_masks import broadcast_mask
 from ..shared_folder import publish
-from ..spec_container import Key, join_key, split_key
 from ..step_mdp import as_keys
 from .base import Transform
 from .counters import Tracker

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.types import Device
 
 from ...specs import Composite
 from ..base import EnvBase
+from ..keys import INPUTS, OUTPUTS, Key, join_key
 from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
-from ..spec_container import INPUTS, OUTPUTS, Key, derived, join_key
+from ..spec_store import derived
 from .action_mask import ActionMask
 from .base import Transform, owned
 from .compose import Compose
@@ -340,7 +342,7 @@ class TransformedEnv(EnvBase):
 
     # -- the rest
 
-    def to(self, device: Device) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs and outputs to another device. Returns the environment."""
         self.base_env.to(device)
         self.transform.to(device)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...specs import TensorSpec, Unbounded
 from ..base import EnvBase
+from ..keys import Key
 from ..row_masks import RowMasks
-from ..spec_container import Key
 from ..step_mdp import as_keys
 from .base import Transform
 from .compose import Compose

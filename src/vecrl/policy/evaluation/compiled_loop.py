@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 
-from vecrl.errors import SpaceError
-from vecrl.policy.batched_kernels import batched_forward
-from vecrl.policy.evaluation.device_loop import TensorEpisodeAccounting
-from vecrl.policy.evaluation.pool_loop import Evaluation, FitnessRules, Normalizer, Seeding
-from vecrl.policy.functional import ParameterLayout
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.simulators.native import NativeSimulator
-from vecrl.simulators.native.base import NativeState
-from vecrl.simulators.native.compile_utils import compile_static
+from ...errors import SpaceError
+from ...simulators.native import NativeSimulator
+from ...simulators.native.base import NativeState
+from ...simulators.native.compile_utils import compile_static
+from ..batched_kernels import batched_forward
+from ..functional import ParameterLayout
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .device_loop import TensorEpisodeAccounting
+from .settings import Evaluation, FitnessRules, Normalizer, Seeding
 
 STEPS_PER_REGION = 8
 SHRINK_FACTOR = 4  # the ratio of one batch size to the next smaller one
@@ -73,7 +73,7 @@ class CompiledEvaluation:
         self._simulator.reset(seeds(ids, np.zeros_like(ids)).tolist())
         state = self._simulator.rows
         accounting = TensorEpisodeAccounting(size, rules, device)
-        accounting.alive = torch.arange(size, device=device) < members
+        accounting.active = torch.arange(size, device=device) < members
         parameters = policy.parameters[torch.arange(size, device=device).clamp(max=members - 1)]
         constants = *_norm_constants(normalizer, self._policy_io.obs_length, device), self._policy_io.bounds.to(device)
         while True:
@@ -86,13 +86,13 @@ class CompiledEvaluation:
             state = NativeState(outputs[6], outputs[7], outputs[8], state.keys)
             if normalizer.norm is not None:
                 normalizer.add(outputs[9].flatten(0, 1), outputs[10].flatten())
-            num_alive = int(accounting.alive.sum())
-            if not num_alive:
+            num_active = int(accounting.active.sum())
+            if not num_active:
                 normalizer.flush()
                 return accounting.result(members)
-            new_size = min((candidate for candidate in self._sizes if candidate >= num_alive), default=size)
+            new_size = min((candidate for candidate in self._sizes if candidate >= num_active), default=size)
             if new_size < len(accounting.ids):
-                kept_rows = _first_true(accounting.alive, new_size)
+                kept_rows = _first_true(accounting.active, new_size)
                 parameters, state = parameters[kept_rows], NativeState(*(value[..., kept_rows] for value in state))
                 accounting.keep(kept_rows)
 
@@ -130,7 +130,7 @@ class CompiledEvaluation:
         for t in range(STEPS_PER_REGION):
             features = self._policy_io.features(obs)
             features_steps.append(features)
-            masks.append(accounting.alive)
+            masks.append(accounting.active)
             x = torch.maximum(torch.minimum((features.double() - mean) / stdev, bound), -bound).float()
             outputs = network(x.unsqueeze(1)).squeeze(1)
             if rules.action_noise:

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.engine.simulator import BatchSimulator
-from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
+from ...engine.simulator import BatchSimulator
+from ...vector.checked_simulator import CheckedSimulator
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .settings import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
 
 ALIVE_CHECK_INTERVAL = 16  # steps between two reads of the mask of active members
 RESIZE_FRACTION = 0.5  # a smaller batch is made when at most this share of the members is active
@@ -28,48 +29,48 @@ class TensorEpisodeAccounting:
 
     Attributes:
         ids: `[k]`, the ids of the members.
-        alive: `[k]` bool, the mask of active members.
+        active: `[k]` bool, the mask of active members.
     """
 
     def __init__(self, members: int, rules: FitnessRules, device: torch.device):
         self.rules = rules
         self.ids = torch.arange(members, device=device)
-        self.alive = torch.ones(members, dtype=torch.bool, device=device)
+        self.active = torch.ones(members, dtype=torch.bool, device=device)
         self._results = torch.zeros(4, members, dtype=torch.float64, device=device)
         self._episode_step = torch.zeros(members, dtype=torch.int64, device=device)
         self._fitness, self._returns, self._steps, self._episodes = self._results
 
     def add(self, reward: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
         """Counts a step of all active members; returns the mask `[k]` of members that start another episode now."""
-        rules, alive = self.rules, self.alive
-        self._returns = self._returns + torch.where(alive, reward, 0.0)
-        self._steps = self._steps + alive
+        rules, active = self.rules, self.active
+        self._returns = self._returns + torch.where(active, reward, 0.0)
+        self._steps = self._steps + active
         if rules.has_shaping:
             self._episode_step = self._episode_step + 1
             self._fitness = self._fitness + torch.where(
-                alive, rules.shape_reward(reward, terminated, self._episode_step), 0.0
+                active, rules.shape_reward(reward, terminated, self._episode_step), 0.0
             )
-        done = (terminated | truncated) & alive
+        done = (terminated | truncated) & active
         if rules.max_steps is not None:
-            out_of_steps = alive & (self._steps >= rules.max_steps)
-            done, alive = done | out_of_steps, alive & ~out_of_steps
+            out_of_steps = active & (self._steps >= rules.max_steps)
+            done, active = done | out_of_steps, active & ~out_of_steps
         self._episodes = self._episodes + done
         if rules.num_episodes == 1:
-            self.alive = alive & ~done
+            self.active = active & ~done
             return torch.zeros_like(done)
-        self.alive = alive & (self._episodes < rules.num_episodes)
-        starts_episode = done & self.alive
+        self.active = active & (self._episodes < rules.num_episodes)
+        starts_episode = done & self.active
         if rules.has_shaping:
             self._episode_step = torch.where(starts_episode, 0, self._episode_step)
         return starts_episode
 
     def running_columns(self) -> tuple[Tensor, ...]:
         """Returns the tensors that `add` reads and updates, `[k]` each."""
-        return self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes
+        return self.active, self._episode_step, self._fitness, self._returns, self._steps, self._episodes
 
     def set_columns(self, columns: Sequence[Tensor]) -> None:
         """Sets the tensors that `running_columns` returned."""
-        self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes = columns
+        self.active, self._episode_step, self._fitness, self._returns, self._steps, self._episodes = columns
 
     def keep(self, row_index: Tensor) -> None:
         """Stores the results of all rows, and keeps only the rows in `row_index`."""
@@ -116,24 +117,26 @@ def evaluate_on_device(
     """
     size, device = simulator.num_envs, torch.device(simulator.device)
     accounting, noise = TensorEpisodeAccounting(size, rules, device), ActionNoise(rules.action_noise, size, generator)
-    accounting.alive[members:] = False
-    obs = simulator.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
+    accounting.active[members:] = False
+    checked = CheckedSimulator(simulator)
+    obs = checked.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
     while True:
         for _ in range(ALIVE_CHECK_INTERVAL):
-            outputs = policy(normalizer(policy_io.features(obs), accounting.alive))
-            step = simulator.step(policy_io.actions(noise(outputs, accounting.ids)))
+            outputs = policy(normalizer(policy_io.features(obs), accounting.active))
+            step = checked.step(policy_io.actions(noise(outputs, accounting.ids)))
             starts_episode = accounting.add(step.reward, step.terminated, step.truncated)
             obs = step.next_obs
             if rules.num_episodes > 1:
-                obs = simulator.reset_where(starts_episode)
+                obs = checked.reset_where(starts_episode)
                 policy.reset(starts_episode)
-        num_alive = int(accounting.alive.sum())
-        if not num_alive:
+        num_active = int(accounting.active.sum())
+        if not num_active:
             normalizer.flush()
             return accounting.result(members)
-        if resize is not None and num_alive <= RESIZE_FRACTION * len(accounting.ids):
-            alive_rows = accounting.alive.nonzero().squeeze(1)
-            state = {name: value[alive_rows] for name, value in simulator.get_state().items()}
-            simulator, policy, obs = resize(num_alive), policy.select(alive_rows), obs[alive_rows]
+        if resize is not None and num_active <= RESIZE_FRACTION * len(accounting.ids):
+            active_rows = accounting.active.nonzero().squeeze(1)
+            state = {name: value[active_rows] for name, value in simulator.get_state().items()}
+            simulator, policy, obs = resize(num_active), policy.select(active_rows), obs[active_rows]
             simulator.set_state(state)
-            accounting.keep(alive_rows)
+            checked = CheckedSimulator(simulator)
+            accounting.keep(active_rows)

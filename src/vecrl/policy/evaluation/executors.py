@@ -17,40 +17,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
-from vecrl.engine.backends.registry import BackendName, backend_entry
-from vecrl.engine.pool import Pool
-from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import SpaceError, WorkerCrash
-from vecrl.policy.evaluation.compiled_loop import CompiledEvaluation
-from vecrl.policy.evaluation.device_loop import evaluate_on_device
-from vecrl.policy.evaluation.pool_loop import (
-    Evaluation,
-    EvaluationSettings,
-    Seeding,
-    Subbatch,
-    SubbatchResult,
-    evaluate_on_pool,
-)
-from vecrl.policy.obs_norm import RunningNorm
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.simulators.native import NativeSimulator
-from vecrl.vector.remote_workers import RECOVER_TIMEOUT_S, RemoteWorker, RemoteWorkerGroup, pickled
-from vecrl.vector.vector_env import EnvFn, split_env_fns
+from ...engine.backends.registry import backend_entry
+from ...engine.pool import Pool
+from ...engine.pool_options import PoolOptions
+from ...engine.simulator import BatchSimulator, Simulator
+from ...engine.space_layout import AnySpace
+from ...errors import SpaceError, WorkerCrash
+from ...simulators.native import NativeSimulator
+from ...vector.remote_workers import RECOVER_TIMEOUT_S, STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
+from ...vector.vector_env import EnvFn, split_env_fns
+from ..obs_norm import RunningNorm
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .compiled_loop import CompiledEvaluation
+from .device_loop import evaluate_on_device
+from .pool_loop import Subbatch, SubbatchResult, evaluate_on_pool
+from .settings import Evaluation, EvaluationSettings, Seeding
 
 MAX_WORKER_LOSSES = 3  # worker crashes per member and evaluation; more are taken as the member's fault
 RETRY_ADVICE = "The next call resets everything and replaces crashed workers."
 MakeSimulator = Callable[[int], BatchSimulator]
-BackendChoice = tuple[BackendName, int | None, RayOptions | None]
 _log = logging.getLogger("vecrl")
 
 
 class LockstepExecutor:
     """Python environments in workers, one per member, which the caller steps: all subbatches in lock step."""
 
-    def __init__(self, worker_makers: Sequence[tuple[Callable[[], Simulator], int]], backend_choice: BackendChoice):
-        self.pool = Pool(worker_makers, backend_choice[0], infos=False, ray_options=backend_choice[2])
+    def __init__(self, worker_makers: Sequence[tuple[Callable[[], Simulator], int]], options: PoolOptions):
+        self.pool = Pool(worker_makers, **options.keywords)
         self.close, self.recover = self.pool.close, partial(self.pool.recover, RECOVER_TIMEOUT_S)
         worker_info = self.pool.worker_info
         self.policy_io = make_policy_io(worker_info.observation_space, worker_info.action_space, self.close)
@@ -76,7 +70,7 @@ class EvaluationWorker(RemoteWorker):
     """Evaluates subbatches in a worker that has one environment per member."""
 
     def __init__(self, make: Callable[[], Simulator], count: int):
-        super().__init__(make, count)
+        super().__init__(make, count, STEPS_IN_WORKER)
         self._policy_io = PolicyIO(*self.spaces())
         self._pickled_net, self._net = b"", nn.Module()
 
@@ -98,15 +92,14 @@ class RemoteExecutor:
         env_fn: makes an environment.
         size: the largest number of members of a subbatch.
         subbatches, workers: the numbers of subbatches and workers.
-        backend_choice: backend, number of workers, cluster.
+        options: how the workers are run.
     """
 
-    def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, backend_choice: BackendChoice):
-        backend, _, options = backend_choice
+    def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, options: PoolOptions):
         counts = [len(range(worker, subbatches, workers)) * size for worker in range(workers)]
-        worker_makers = [split_env_fns([env_fn] * count, backend, 1)[0] for count in counts]
+        worker_makers = [split_env_fns([env_fn] * count, options.backend, 1)[0] for count in counts]
         makers = [(partial(EvaluationWorker, make, count), count) for make, count in worker_makers]
-        self._workers = RemoteWorkerGroup(makers, backend, RETRY_ADVICE, ray_options=options)
+        self._workers = RemoteWorkerGroup(makers, options, RETRY_ADVICE)
         self.pool, self.close = self._workers.pool, self._workers.close
         self.recover = self._workers.recover
         observation_space, action_space = self._workers.call_all("spaces", [()])[0]
@@ -148,21 +141,21 @@ class PoolExecutor:
         env_fn: makes an environment.
         popsize: the largest number of members at once.
         subbatch_size: the largest number of members that act together.
-        backend_choice: backend, number of workers, cluster.
+        num_workers: the number of workers; None for the default of the backend.
+        options: how the workers are run.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, backend_choice: BackendChoice):
+    def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, num_workers: int | None, options: PoolOptions):
         subbatches = -(-popsize // subbatch_size)
         self._size = -(-popsize // subbatches)
-        backend, num_workers, _ = backend_choice
-        worker_makers = split_env_fns([env_fn] * popsize, backend, num_workers)
+        worker_makers = split_env_fns([env_fn] * popsize, options.backend, num_workers)
         self._executor: RemoteExecutor | LockstepExecutor
-        if not backend_entry(backend).in_process and 1 < subbatches >= len(worker_makers):
-            self._executor = RemoteExecutor(env_fn, self._size, subbatches, len(worker_makers), backend_choice)
+        if not backend_entry(options.backend).in_process and 1 < subbatches >= len(worker_makers):
+            self._executor = RemoteExecutor(env_fn, self._size, subbatches, len(worker_makers), options)
         else:
-            self._executor = LockstepExecutor(worker_makers, backend_choice)
+            self._executor = LockstepExecutor(worker_makers, options)
         self.policy_io = self._executor.policy_io
 
     @property
@@ -300,7 +293,7 @@ class DeviceExecutor:
         return repr(self._simulator)
 
 
-def make_policy_io(observation_space: Any, action_space: Any, close: Callable[[], None]) -> PolicyIO:
+def make_policy_io(observation_space: AnySpace, action_space: AnySpace, close: Callable[[], None]) -> PolicyIO:
     """Makes the `PolicyIO` for spaces; calls `close` if the spaces are not supported."""
     try:
         return PolicyIO(observation_space, action_space)

@@ -71,10 +71,28 @@ def make_native(
 
 
 def make_batch(
-    name: str, num_envs: int, *, device: str | torch.device | None = None, infos: bool = True, **kwargs: Any
+    name: str,
+    num_envs: int,
+    *,
+    device: str | torch.device | None = None,
+    infos: bool = True,
+    dtype: torch.dtype = torch.float32,
+    render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+    check_actions: bool | None = None,
+    compile: bool = False,  # noqa: A002 -- torch's name for it
 ) -> NativeSimulator:
     """Constructs a native task, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
-    return make_native(name, num_envs, device=device or "cpu", **kwargs)
+    return make_native(
+        name,
+        num_envs,
+        device=device or "cpu",
+        dtype=dtype,
+        render_mode=render_mode,
+        max_episode_steps=max_episode_steps,
+        check_actions=check_actions,
+        compile=compile,
+    )
 
 
 def names() -> list[str]:

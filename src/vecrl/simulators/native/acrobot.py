@@ -7,14 +7,13 @@ the equations of Sutton and Barto's book and one fourth-order Runge-Kutta step, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from .base import NativeSimulator, start_bounds
 
 GRAVITY = 9.8  # m/s²
@@ -42,7 +41,7 @@ class Acrobot(NativeSimulator):
     action_space = Discrete(3)
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         low, high = start_bounds(options, -0.1, 0.1)
         return uniforms * (high - low) + low
 

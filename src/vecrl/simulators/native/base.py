@@ -14,14 +14,15 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ...engine.simulator import BatchStep
+from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
 from .compile_utils import compile_static
 from .counter_rng import keys_of, uniform, uniform_numpy
 
-_NO_OPTIONS: Mapping[str, Any] = {}
+_NO_OPTIONS: ResetOptions = {}
 _NO_LIMIT = 2**31 - 1
 
 
@@ -64,6 +65,7 @@ class NativeSimulator:
         ValueError: an argument is out of range.
     """
 
+    checks_actions: ClassVar[bool] = True  # see `BatchSimulator`
     id: ClassVar[str]
     episode_steps: ClassVar[int]
     fps: ClassVar[int]
@@ -72,7 +74,7 @@ class NativeSimulator:
     action_space: Any
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         """Computes start states `[d, n]` from `uniforms` in [0, 1), `[num_draws, n]`, and gymnasium's reset options."""
         raise NotImplementedError
 
@@ -112,7 +114,7 @@ class NativeSimulator:
         self.device = str(self._device)
         self._check_values = check_actions
         self.compile = compile
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._compiled: dict[str, Callable[..., tuple[Tensor, ...]]] = {}
         self._discrete = isinstance(self.action_space, Discrete)
         self._action_dtype = torch.int64 if self._discrete else dtype
         entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
@@ -121,7 +123,7 @@ class NativeSimulator:
         self._rows: NativeState | None = None
         self._renderer: Any = None
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
         """Starts an episode in every row.
 
         Args:
@@ -145,7 +147,7 @@ class NativeSimulator:
         obs, self._rows = self.restart_rows(mask, self._require_state())
         return obs
 
-    def step(self, actions: Any) -> BatchStep:
+    def step(self, actions: ArrayLike | Tensor) -> BatchStep:
         """Steps every row.
 
         Args:
@@ -159,7 +161,7 @@ class NativeSimulator:
         step, self._rows = self.step_rows(self._detached_actions(actions), rows)
         return step
 
-    def step_and_reset(self, actions: Any) -> tuple[BatchStep, Tensor, Tensor]:
+    def step_and_reset(self, actions: ArrayLike | Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps every row and starts an episode in rows that are done: one compiled region with `compile`.
 
         Returns:
@@ -237,7 +239,7 @@ class NativeSimulator:
         """Computes the observations `[n, k]` of `rows`."""
         return self._obs(rows.state)
 
-    def start_rows(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] | None = None) -> NativeState:
+    def start_rows(self, keys: Tensor, episodes: Tensor, options: ResetOptions | None = None) -> NativeState:
         """Returns any number of rows at the start of the `episodes` `[n]` of their streams `keys` `[2, n]`."""
         state = self._start(keys, episodes, options or _NO_OPTIONS)
         return NativeState(state, torch.zeros_like(episodes), episodes, keys)
@@ -274,7 +276,7 @@ class NativeSimulator:
         steps = steps + 1
         return reward, terminated, steps >= self._limit, state, steps
 
-    def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
+    def _start(self, keys: Tensor, episodes: Tensor, options: ResetOptions = _NO_OPTIONS) -> Tensor:
         return self.initial(uniform(keys, episodes, self.num_draws, self.dtype), options)
 
     def _obs(self, state: Tensor) -> Tensor:
@@ -314,7 +316,7 @@ class NativeSimulator:
         state, steps = rows.state.index_copy(1, row_index, new_state), rows.steps.index_fill(0, row_index, 0)
         return NativeState(state, steps, rows.episodes.index_copy(0, row_index, episodes), rows.keys), new_state
 
-    def _maybe_compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _maybe_compile(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
         """Returns `function`; with `compile`, compiled into one kernel on the first call."""
         if not self.compile:
             return function
@@ -330,11 +332,11 @@ class NativeSimulator:
             raise PendingError(f"No episode of {self.id} was started. Call reset first.")
         return self._rows
 
-    def _detached_actions(self, actions: Any) -> Tensor:
+    def _detached_actions(self, actions: ArrayLike | Tensor) -> Tensor:
         actions = self.as_actions(actions, self.num_envs)
         return actions.detach() if actions.requires_grad else actions
 
-    def as_actions(self, actions: Any, count: int) -> Tensor:
+    def as_actions(self, actions: ArrayLike | Tensor, count: int) -> Tensor:
         """Converts the actions of `count` rows to the simulator's device and dtype; raises the errors of `step`."""
         shape = (count, *self.action_space.shape)
         if not isinstance(actions, Tensor):
@@ -363,10 +365,10 @@ class NativeSimulator:
 
     def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
         if len(seeds) != self.num_envs:
-            raise ValueError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
+            raise SpaceError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
         invalid = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
         if invalid:
-            raise ValueError(f"Expected seeds of at least 0 and less than 2**64, got {invalid[0]!r}.")
+            raise SpaceError(f"Expected seeds of at least 0 and less than 2**64, got {invalid[0]!r}.")
         is_seeded = self._tensor(np.array([seed is not None for seed in seeds]))
         new_keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
         return torch.where(is_seeded, new_keys, keys), torch.where(is_seeded, 0, episodes)
@@ -375,28 +377,28 @@ class NativeSimulator:
         return torch.from_numpy(values).to(self._device)
 
 
-def start_bounds(options: Mapping[str, Any], low: float, high: float) -> tuple[float, float]:
+def start_bounds(options: ResetOptions, low: float, high: float) -> tuple[float, float]:
     """Returns `options["low"]` and `options["high"]`, or the defaults.
 
     Raises:
-        ValueError: an option is not a number, or the first is greater than the second.
+        SpaceError: an option is not a number, or the first is greater than the second.
     """
     low, high = option_number(options, "low", low), option_number(options, "high", high)
     if low > high:
-        raise ValueError(f"Expected options['low'] to be at most options['high'], got {low} and {high}.")
+        raise SpaceError(f"Expected options['low'] to be at most options['high'], got {low} and {high}.")
     return low, high
 
 
-def option_number(options: Mapping[str, Any], name: str, default: float) -> float:
+def option_number(options: ResetOptions, name: str, default: float) -> float:
     """Returns `options[name]` as a float, or `default`.
 
     Raises:
-        ValueError: it is not a number.
+        SpaceError: it is not a number.
     """
     try:
         return float(options.get(name, default))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected options[{name!r}] to be a number, got {options[name]!r}.") from error
+        raise SpaceError(f"Expected options[{name!r}] to be a number, got {options[name]!r}.") from error
 
 
 def env_first(value: Tensor) -> Tensor:

@@ -7,14 +7,13 @@ with the corrected equations of R. V. Florian (2005), integrated as gymnasium's 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from .base import NativeSimulator, start_bounds
 
 GRAVITY = 9.8  # m/s²
@@ -40,7 +39,7 @@ class CartPole(NativeSimulator):
     action_space = Discrete(2)
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         low, high = start_bounds(options, -0.05, 0.05)
         return uniforms * (high - low) + low
 

@@ -7,11 +7,11 @@ This module knows no tasks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
+
+from ...engine.simulator import Array
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, the increment of splitmix64
 _STRIDE = -1640531527  # 2**32 over the golden ratio, as a signed 32-bit number
@@ -57,18 +57,18 @@ def uniform_numpy(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.d
     return torch.from_numpy(_words(keys.numpy(), episodes.numpy(), index)).to(dtype) * 2.0**-24
 
 
-def _words(keys: Any, episodes: Any, index: Any) -> Any:
+def _words(keys: Array, episodes: Array, index: Array) -> Array:
     """Computes 24 random bits for each draw, `[num_draws, n]`, from tensors or NumPy arrays."""
     counter = episodes * len(index) + index[:, None]
     return _shift(_mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1]), 8)
 
 
-def _mix(word: Any) -> Any:
+def _mix(word: Array) -> Array:
     """Applies a bijection of 32-bit words in which every bit of the output depends on every bit of the input."""
     word = (word ^ _shift(word, 16)) * _MULTIPLIERS[0]
     word = (word ^ _shift(word, 15)) * _MULTIPLIERS[1]
     return word ^ _shift(word, 16)
 
 
-def _shift(word: Any, num_bits: int) -> Any:
+def _shift(word: Array, num_bits: int) -> Array:
     return (word >> num_bits) & ((1 << (32 - num_bits)) - 1)  # the mask removes the sign bits that the shift inserts

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...engine.space_layout import Tree
 from .base import NativeSimulator, NativeState
 from .compile_utils import as_bytes
+
+Region = Callable[[NativeState, Tensor, Tree], tuple[NativeState, Tensor, tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ class FusedRollout:
         self.chunk = chunk
         self.compile = simulator.compile if compile is None else compile
         self.next_obs = next_obs
-        self._regions: dict[int, Callable[..., Any]] = {}
+        self._regions: dict[int, Region] = {}
 
     @torch.no_grad()
-    def __call__(self, num_steps: int, params: Any = None) -> FusedTrajectory:
+    def __call__(self, num_steps: int, params: Tree = None) -> FusedTrajectory:
         """Steps every row `num_steps` times.
 
         Args:
@@ -99,23 +101,24 @@ class FusedRollout:
         flags = terminated.view(torch.bool), truncated.view(torch.bool)
         return FusedTrajectory(obs_steps, actions, reward, *flags, next_obs_steps[0] if next_obs_steps else None, obs)
 
-    def _maybe_compile(self, length: int) -> Callable[..., Any]:
+    def _maybe_compile(self, length: int) -> Region:
         if length not in self._regions:
 
-            def run(rows: NativeState, obs: Tensor, params: Any) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
+            def run(rows: NativeState, obs: Tensor, params: Tree) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
                 return self._unroll(length, rows, obs, params)
 
             self._regions[length] = self._compiled(run) if self.compile else run
         return self._regions[length]
 
-    def _compiled(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, run: Region) -> Region:
         # The policy may close over tensors that change, so this uses `torch.compile` with its guards. On a CPU, the
         # calls of the kernels are compiled too, since there are several per step.
-        options: dict[str, Any] = {"cpp_wrapper": self.simulator.device == "cpu"}
-        return torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        return torch.compile(
+            run, fullgraph=True, dynamic=False, options={"cpp_wrapper": self.simulator.device == "cpu"}
+        )
 
     def _unroll(
-        self, length: int, rows: NativeState, obs: Tensor, params: Any
+        self, length: int, rows: NativeState, obs: Tensor, params: Tree
     ) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
         records = []
         for _ in range(length):
@@ -128,7 +131,7 @@ class FusedRollout:
 
 
 def rollout(
-    simulator: NativeSimulator, policy_fn: Callable[..., Tensor], num_steps: int, params: Any = None
+    simulator: NativeSimulator, policy_fn: Callable[..., Tensor], num_steps: int, params: Tree = None
 ) -> FusedTrajectory:
     """Runs one rollout. For several, construct one `FusedRollout`, which keeps its compiled code.
 

@@ -5,14 +5,12 @@ A. W. Moore, "Efficient memory-based learning for robot control" (1990), as impl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from .base import NativeSimulator, start_bounds
 
 FORCE = 0.001
@@ -36,7 +34,7 @@ class MountainCar(NativeSimulator):
     action_space = Discrete(3)
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         low, high = start_bounds(options, -0.6, -0.4)
         position = uniforms[0] * (high - low) + low
         return torch.stack([position, torch.zeros_like(position)])

@@ -5,14 +5,12 @@ Same as gymnasium's "MountainCarContinuous-v0": the push is clipped to [-1, 1], 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from .base import NativeSimulator
 from .mountain_car import MountainCar, drive
 
@@ -31,7 +29,7 @@ class MountainCarContinuous(NativeSimulator):
     action_space = Box(-1.0, 1.0, (1,), np.float32)
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         return MountainCar.initial(uniforms, options)
 
     @staticmethod

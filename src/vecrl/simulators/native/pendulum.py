@@ -6,14 +6,13 @@ Same as gymnasium's "Pendulum-v1", which never terminates. Angle 0 is upright.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from .base import NativeSimulator, option_number
 
 GRAVITY = 10.0  # m/s²
@@ -37,7 +36,7 @@ class Pendulum(NativeSimulator):
     action_space = Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32)
 
     @staticmethod
-    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
         angle = option_number(options, "x_init", math.pi)
         speed = option_number(options, "y_init", 1.0)
         centred = 2 * uniforms - 1

@@ -1,5 +1,6 @@
-"""Classifies objects: those with a state that can be captured, those without state, and those outside Python.
+"""Defines the types of the data in a state and the interface of handlers, and classifies objects.
 
+An object has a state that can be captured, or no state, or a state outside Python, which cannot be captured.
 Objects with a rule of their own (arrays, generators, objects that libraries keep outside Python) have a `StateHandler`.
 All others (containers and objects) are walked by `capture` and rebuilt by `restore`. This module knows libraries by
 name and imports none of them: an object of a library exists only if the library is loaded.
@@ -11,19 +12,48 @@ import functools
 import io
 import logging
 import re
+import sys
 import threading
 import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
 
-Ref = Callable[[Any, str], Any]
+from ...errors import StateError
+
+Immediate: TypeAlias = bool | int | float | complex | str | bytes | None
+"""A value that is stored where it is used. All other values are nodes."""
+IMMEDIATE = (type(None), bool, int, float, complex, str, bytes)
+Reference: TypeAlias = Immediate | list[int]
+"""An immediate value, or a list of one number: the index of a node."""
+Ref: TypeAlias = Callable[[object, str], Reference]
 """Takes an object and the label that leads to it, and returns the reference to it for a node."""
-Get = Callable[..., Any]
-"""Takes a reference and the existing object at its place (or `MISSING`), and returns the restored object."""
-Node = dict[str, Any]
+Node: TypeAlias = dict[str, Any]
+"""One object as plain data. The entry `is` is its kind, which determines the other entries."""
+LibraryObject: TypeAlias = Any
+"""An object of a library that this package does not import, not even for its types."""
+Restored: TypeAlias = tuple[object, Callable[[], object] | None]
+"""An object, and a function that carries out the changes to it, or None if there are none."""
+
+
+class State(TypedDict):
+    """The state of an object, as `capture` returns it.
+
+    Attributes:
+        vecrl: "state".
+        format: the version of this format.
+        about: facts that must be equal when the state is restored, by name.
+        root: the reference to the object.
+        nodes: the object and all objects that can be reached from it.
+    """
+
+    vecrl: str
+    format: int
+    about: dict[str, object]
+    root: Reference
+    nodes: list[Node]
 
 
 class _Missing:
@@ -32,14 +62,20 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-IMMEDIATE = (type(None), bool, int, float, complex, str, bytes)
+
+
+class Get(Protocol):
+    """Takes a reference and the existing object at its place (or `MISSING`), and returns the restored object."""
+
+    def __call__(self, value: Reference, old: object = MISSING) -> Any: ...
 
 
 cached_by_class = functools.lru_cache(maxsize=4096)
 """Caches functions of a class, since they are called for every object."""
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class StateHandler(Protocol):
+class StateHandler(Protocol[T_contra]):
     """The rule by which objects of some classes are captured and restored.
 
     Attributes:
@@ -52,17 +88,61 @@ class StateHandler(Protocol):
         """Whether this handler applies to instances of a class."""
         ...
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: T_contra, ref: Ref) -> Node:
         """Captures the state of an object and returns its node, without the tag."""
         ...
 
-    def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, Callable[[], None] | None]:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         """Finds or creates the object for a node, without any change to existing ones.
 
         Returns:
             The object, which is `old` if that can be used, and a function that carries out the changes, or None.
         """
         ...
+
+
+class LibraryHandler:
+    """Base class of handlers for the classes of one library, which it recognizes by name.
+
+    Attributes:
+        library: the name of the library's package.
+        class_names: the names of the classes. Their subclasses match too.
+    """
+
+    library: str
+    class_names: tuple[str, ...]
+
+    def matches(self, cls: type) -> bool:
+        """Whether this handler applies to instances of a class."""
+        return is_instance_of_library(cls, self.library, *self.class_names)
+
+    def require_match(self, old: object) -> None:
+        """Checks that an existing object, which the state is to be written into, is of these classes.
+
+        Raises:
+            StateError: it is not.
+        """
+        if not self.matches(type(old)):
+            raise StateError(
+                f"Expected {' or '.join(self.class_names)}, as in the state, got {type(old).__name__}. Construct the "
+                "environment in the same way."
+            )
+
+
+def is_instance_of_library(cls: type, package: str, *names: str) -> bool:
+    """Whether a class, or one of its bases, has one of these names and is of this package."""
+    return any(base.__name__ in names and top_package(base) == package for base in cls.__mro__)
+
+
+def loaded_module(name: str) -> types.ModuleType:
+    """Returns a library that is loaded already.
+
+    Raises:
+        StateError: it is not loaded.
+    """
+    if name not in sys.modules:
+        raise StateError(f"The state contains objects of {name}, which is not loaded. Import it first.")
+    return sys.modules[name]
 
 
 _STATELESS_TYPES = (
@@ -110,24 +190,20 @@ _EXTERNAL_MODULES = {
     "socket",
     "asyncio",
     "concurrent",
-    "grpc",
-    "ray",
     "ctypes",
     "_ctypes",
+    "grpc",
+    "ray",
 }
 _EXTERNAL_MODULES |= {"pybullet", "pybullet_utils"}
 
 
-def is_environment(value: Any) -> bool:
-    """Whether an object has the methods `step` and `reset`."""
-    return _is_environment(type(value))
-
-
-def _is_environment(cls: type) -> bool:
+def is_environment(cls: type) -> bool:
+    """Whether a class has the methods `step` and `reset`."""
     return callable(getattr(cls, "step", None)) and callable(getattr(cls, "reset", None))
 
 
-def is_stateless(value: Any) -> bool:
+def is_stateless(value: object) -> bool:
     """Whether an object (code, a file, a window) has no state, so that the existing object at its place stays."""
     return _is_stateless(type(value))
 
@@ -136,8 +212,7 @@ def is_stateless(value: Any) -> bool:
 def _is_stateless(cls: type) -> bool:
     if issubclass(cls, _STATELESS_TYPES):
         return True
-    module = module_of(cls)
-    top = module.partition(".")[0]
+    module, top = module_of(cls), top_package(cls)
     if top in _STATELESS_MODULES or any(part in module for part in _STATELESS_MODULE_PARTS):
         return True
     if top == "mujoco":
@@ -146,23 +221,24 @@ def _is_stateless(cls: type) -> bool:
         return cls.__name__ in ("dtype", "device", "Stream", "Event", "layout", "memory_format")
     if top in ("jaxlib", "jax"):
         return any("__call__" in vars(base) for base in cls.__mro__)
-    return cls.__name__.lower().endswith(_STATELESS_SUFFIXES) and not _is_environment(cls)
+    return cls.__name__.lower().endswith(_STATELESS_SUFFIXES) and not is_environment(cls)
 
 
-def is_external(value: Any) -> bool:
-    """Whether an object represents state in another process, or in a library that is accessed by a handle."""
-    return module_of(type(value)).partition(".")[0] in _EXTERNAL_MODULES
+def is_external(cls: type) -> bool:
+    """Whether instances represent state in another process, or in a library that is accessed by a handle."""
+    return top_package(cls) in _EXTERNAL_MODULES
 
 
-_CONTAINERS = (OrderedDict, dict, list, set)
+Container: TypeAlias = type[dict[Any, Any]] | type[list[Any]] | type[set[Any]]
+_CONTAINERS: tuple[Container, ...] = (OrderedDict, dict, list, set)
 
 
-def container_base(cls: type) -> type | None:
-    """Returns the container class that a class derives from, or None."""
+def container_base(cls: type) -> Container | None:
+    """Returns the container class that a class derives from, or None. Its methods bypass those of subclasses."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
-def mapping_base(value: Any) -> Any:
+def mapping_base(value: object) -> type[dict[Any, Any]]:
     """Returns the class with the methods that read and set the items of a dict, which bypass those of subclasses."""
     return OrderedDict if isinstance(value, OrderedDict) else dict
 
@@ -181,7 +257,7 @@ def is_python(cls: type) -> bool:
 
 
 @cached_by_class
-def slots_of(cls: type) -> tuple[tuple[str, Any], ...]:
+def slots_of(cls: type) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
     """Returns the names and descriptors of the slots of a class."""
     slot_dicts = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
     slots = [pair for slot_dict in slot_dicts for pair in slot_dict.items()]
@@ -212,6 +288,15 @@ def module_of(cls: type) -> str:
     return str(getattr(cls, "__module__", ""))
 
 
+def top_package(cls: type) -> str:
+    """Returns the name of the top-level package of a class.
+
+    >>> top_package(OrderedDict)
+    'collections'
+    """
+    return module_of(cls).partition(".")[0]
+
+
 def same_name(first: str, second: str) -> bool:
     """Whether two names denote the same class, even if its module is `__main__` in one of them."""
     if first == second:
@@ -221,21 +306,21 @@ def same_name(first: str, second: str) -> bool:
     return first.rpartition(".")[2] == second.rpartition(".")[2]
 
 
-def space_descriptions(value: Any) -> dict[str, str]:
+def space_descriptions(value: object) -> dict[str, str]:
     """Returns descriptions of the spaces of an environment, if it has any."""
-    if not is_environment(value):
+    if not is_environment(type(value)):
         return {}
     attributes = getattr(value, "__dict__", {})
     names = [name for name in ("observation_space", "action_space") if name in attributes or hasattr(type(value), name)]
     return {name: describe_space(getattr(value, name, None)) for name in names}
 
 
-def describe_space(space: Any) -> str:
+def describe_space(space: LibraryObject) -> str:
     """Describes a space. The description of a `Box` omits its bounds, since NumPy formats them slowly."""
     return f"Box{space.shape} of {space.dtype}" if hasattr(space, "low") else str(space)
 
 
-def describe_object(value: Any) -> str:
+def describe_object(value: object) -> str:
     """Returns the name of an object for messages: the id of an environment, or the class.
 
     >>> describe_object([])
@@ -244,6 +329,6 @@ def describe_object(value: Any) -> str:
     spec = None
     if hasattr(type(value), "spec"):  # on the class, since an instance may forward the access to its workers
         with suppress(Exception):
-            spec = value.spec
+            spec = getattr(value, "spec", None)
     spec_id = getattr(spec, "id", None)
     return spec_id if isinstance(spec_id, str) else type(value).__name__

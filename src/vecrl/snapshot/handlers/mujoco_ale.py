@@ -6,28 +6,20 @@ The objects are recognized by the modules of their classes. This module imports 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from ...errors import StateError
-from .base import Get, Node, Ref, StateHandler, module_of
-from .torch import is_instance_of_library, loaded_module
-
-Restored = tuple[Any, Callable[[], None] | None]
-_SAME_CONSTRUCTION = "Construct the environment in the same way."
+from .base import Get, LibraryHandler, LibraryObject, Node, Ref, Restored, loaded_module
 
 
-class MujocoData:
+class MujocoData(LibraryHandler):
     """MuJoCo's `MjData`: the integration state, and all arrays of computed values."""
 
     tag = "mujoco_data"
+    library, class_names = "mujoco", ("MjData",)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(cls, "mujoco", "MjData")
-
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         mujoco, model = loaded_module("mujoco"), value.model
         spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
         vector = np.empty(mujoco.mj_stateSize(model, spec))
@@ -35,9 +27,8 @@ class MujocoData:
         arrays = {name: array.copy() for name, array in _array_attributes(value) if array.size}
         return {"state": vector, "arrays": arrays, "model": ref(model, ".model"), "size": _size(model)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        if not self.matches(type(old)):
-            raise StateError(f"Expected MjData, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
+        self.require_match(old)
         get(node["model"], old.model)
         if node["size"] != _size(old.model):
             raise StateError(
@@ -58,22 +49,20 @@ class MujocoData:
         return old, restore_state
 
 
-def _size(model: Any) -> str:
+def _size(model: LibraryObject) -> str:
     return f"nq={model.nq}, nv={model.nv}, nu={model.nu}, nbody={model.nbody}"
 
 
 _CONSTANT_PREFIXES = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "name", "text_", "tuple_", "plugin", "hfield_", "paths")
 
 
-class MujocoModels:
+class MujocoModels(LibraryHandler):
     """MuJoCo's `MjModel`: its numbers, since environments change them, without meshes, textures and names."""
 
     tag = "mujoco_model"
+    library, class_names = "mujoco", ("MjModel",)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(cls, "mujoco", "MjModel")
-
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         arrays = {
             name: array.copy()
             for name, array in _array_attributes(value)
@@ -90,9 +79,8 @@ class MujocoModels:
             "vectors": {n: array.copy() for n, array in _array_attributes(value.opt)},
         }
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        if not self.matches(type(old)):
-            raise StateError(f"Expected MjModel, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
+        self.require_match(old)
 
         def restore_state() -> None:
             for owner, arrays in ((old, node["arrays"]), (old.opt, node["vectors"])):
@@ -107,16 +95,16 @@ class MujocoModels:
         return old, restore_state
 
 
-def _public_names(value: Any) -> list[str]:
+def _public_names(value: object) -> list[str]:
     return [name for name in dir(value) if not name.startswith("_")]
 
 
-def _array_attributes(value: Any) -> list[tuple[str, np.ndarray]]:
+def _array_attributes(value: object) -> list[tuple[str, np.ndarray]]:
     attributes = [(name, getattr(value, name)) for name in _public_names(value)]
     return [(name, array) for name, array in attributes if isinstance(array, np.ndarray)]
 
 
-class AtariEmulators:
+class AtariEmulators(LibraryHandler):
     """Atari's emulator, in its own serialization format, including its random number generator.
 
     The format omits the action of the previous frame, which sticky actions repeat. `capture` finds it by trial: it is
@@ -124,11 +112,12 @@ class AtariEmulators:
     """
 
     tag = "ale"
+    library, class_names = "ale_py", ("ALEInterface",)
 
-    def matches(self, cls: type) -> bool:
-        return cls.__name__ == "ALEInterface" and module_of(cls).partition(".")[0] == "ale_py"
+    def matches(self, cls: type) -> bool:  # not subclasses, which may have attributes
+        return super().matches(cls) and cls.__name__ in self.class_names
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         state = value.cloneState(include_rng=True)
         sticky_probability = value.getFloat("repeat_action_probability")
         last_action = None
@@ -144,9 +133,8 @@ class AtariEmulators:
             value.restoreState(state)
         return {"state": bytes(state.serialize()), "last": None if last_action is None else int(last_action.value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        if not self.matches(type(old)):
-            raise StateError(f"Expected ALEInterface, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
+        self.require_match(old)
 
         def restore_state() -> None:
             actions = {int(action.value): action for action in old.getLegalActionSet()}
@@ -164,17 +152,17 @@ class AtariEmulators:
 _PROBE_FRAMES = 8
 
 
-def _probe_frames(ale: Any, action: Any) -> bytes:
+def _probe_frames(ale: LibraryObject, action: LibraryObject) -> bytes:
     """Steps a few frames with an action and returns the serialized state."""
     for _ in range(_PROBE_FRAMES):
         ale.act(action)
     return ale.cloneState(include_rng=True).serialize()
 
 
-def _repeat(ale: Any, action: Any, sticky_probability: float) -> None:
+def _repeat(ale: LibraryObject, action: LibraryObject, sticky_probability: float) -> None:
     """Steps until `action` is almost surely the action of the previous frame, despite sticky actions."""
     for _ in range(int(min(1000, 30 / -math.log(min(sticky_probability, 0.99)))) if sticky_probability else 1):
         ale.act(action)
 
 
-HANDLERS: list[StateHandler] = [MujocoData(), MujocoModels(), AtariEmulators()]
+HANDLERS = (MujocoData(), MujocoModels(), AtariEmulators())

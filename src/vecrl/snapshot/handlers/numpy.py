@@ -7,15 +7,12 @@ library, it is written into instead, since the library reads it. A view is resto
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
 from ...errors import StateError
-from .base import Get, Node, Ref, StateHandler
-
-Restored = tuple[Any, Callable[[], None] | None]
+from .base import Get, Node, Ref, Restored
 
 
 class Arrays:
@@ -27,7 +24,7 @@ class Arrays:
         return cls is np.ndarray
 
     def capture(self, value: np.ndarray, ref: Ref) -> Node:
-        node: Node = {} if value.flags.writeable else {"fixed": True}
+        node: Node = {} if value.flags.writeable else {"read_only": True}
         if value.dtype == object:
             return {**node, "items": [ref(item, "[…]") for item in value.ravel().tolist()], "shape": list(value.shape)}
         base = value.base
@@ -36,34 +33,31 @@ class Arrays:
             geometry = {"shape": list(value.shape), "strides": list(value.strides), "dtype": np.empty(0, value.dtype)}
             return {**node, "base": ref(base, ".base"), "at": offset, **geometry}
         if value.flags.f_contiguous and not value.flags.c_contiguous:
-            return {**node, "turned": np.array(value.T, order="C")}
+            return {**node, "transposed": np.array(value.T, order="C")}
         return {**node, "value": np.array(value, order="C")}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         if "items" in node:
             return _objects(node, get)
         if "base" in node:
             return _view(node, old, get), None
-        value = node["turned"].T if "turned" in node else node["value"]
+        value = node["transposed"].T if "transposed" in node else node["value"]
         if not isinstance(value, np.ndarray):
             raise StateError(f"Expected an array in a state, got a {type(value).__name__}.")
-        shares_foreign_memory = (
-            type(old) is np.ndarray and old.flags.writeable and not isinstance(old.base, np.ndarray | None)
-        )
         if (
-            shares_foreign_memory
-            and not node.get("fixed")
-            and (old.shape, old.dtype, old.strides)
-            == (
-                value.shape,
-                value.dtype,
-                value.strides,
-            )
+            not node.get("read_only")
+            and _has_writable_foreign_memory(old)
+            and (old.shape, old.dtype, old.strides) == (value.shape, value.dtype, value.strides)
         ):
             return old, lambda: np.copyto(old, value)
         new = value.copy(order="K")
-        new.flags.writeable = not node.get("fixed", False)
+        new.flags.writeable = not node.get("read_only", False)
         return new, None
+
+
+def _has_writable_foreign_memory(value: object) -> TypeGuard[np.ndarray]:
+    """Whether an object is a writable array over memory that a library owns."""
+    return type(value) is np.ndarray and value.flags.writeable and not isinstance(value.base, np.ndarray | None)
 
 
 def _objects(node: Node, get: Get) -> Restored:
@@ -74,7 +68,7 @@ def _objects(node: Node, get: Get) -> Restored:
     return new, None
 
 
-def _view(node: Node, old: Any, get: Get) -> np.ndarray:
+def _view(node: Node, old: object, get: Get) -> np.ndarray:
     base = get(node["base"], old.base if type(old) is np.ndarray else None)
     shape, strides, dtype = tuple(node["shape"]), tuple(node["strides"]), node["dtype"].dtype
     if not isinstance(base, np.ndarray):
@@ -87,7 +81,7 @@ def _view(node: Node, old: Any, get: Get) -> np.ndarray:
     new = np.ndarray(shape, dtype, raw_bytes, node["at"], strides)
     if type(old) is np.ndarray and _is_same_view(old, new):
         return old
-    new.flags.writeable = not node.get("fixed", False) and base.flags.writeable
+    new.flags.writeable = not node.get("read_only", False) and base.flags.writeable
     return new
 
 
@@ -103,10 +97,10 @@ class Scalars:
     def matches(self, cls: type) -> bool:
         return issubclass(cls, np.generic)
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: np.generic, ref: Ref) -> Node:
         return {"value": np.array(value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         return node["value"][()], None
 
 
@@ -118,10 +112,10 @@ class Dtypes:
     def matches(self, cls: type) -> bool:
         return issubclass(cls, np.dtype)
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: np.dtype, ref: Ref) -> Node:
         return {} if value.kind == "O" else {"value": np.empty(0, value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         return (node["value"].dtype if "value" in node else np.dtype(object)), None
 
 
@@ -137,23 +131,28 @@ class BitGenerators:
     def matches(self, cls: type) -> bool:
         return issubclass(cls, np.random.BitGenerator)
 
-    def capture(self, value: Any, ref: Ref) -> Node:
-        return {"of": type(value).__name__, "state": value.state, "sown": _seed_sequence_state(value)}
+    def capture(self, value: np.random.BitGenerator, ref: Ref) -> Node:
+        return {"of": type(value).__name__, "state": value.state, "seed_sequence": _seed_sequence_state(value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         name, state = node["of"], node["state"]
-        if type(old).__name__ != name or _seed_sequence_state(old) != node["sown"]:
-            if name not in _BIT_GENERATORS:
-                raise StateError(f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, got {name!r}.")
-            old = _BIT_GENERATORS[name](_make_seed_sequence(node["sown"]))
+        if isinstance(old, np.random.BitGenerator) and (name, node["seed_sequence"]) == (
+            type(old).__name__,
+            _seed_sequence_state(old),
+        ):
+            bits = old
+        elif name in _BIT_GENERATORS:
+            bits = _BIT_GENERATORS[name](_make_seed_sequence(node["seed_sequence"]))
+        else:
+            raise StateError(f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, got {name!r}.")
 
         def restore_state() -> None:
-            old.state = state
+            bits.state = state
 
-        return old, restore_state
+        return bits, restore_state
 
 
-def _seed_sequence_state(bits: Any) -> dict[str, Any] | None:
+def _seed_sequence_state(bits: object) -> Node | None:
     seeds = getattr(bits, "seed_seq", None)
     if not isinstance(seeds, np.random.SeedSequence):
         return None
@@ -164,7 +163,7 @@ def _seed_sequence_state(bits: Any) -> dict[str, Any] | None:
     return {"entropy": entropy, "key": key, "pool": int(seeds.pool_size), "children": int(seeds.n_children_spawned)}
 
 
-def _make_seed_sequence(seed_state: Mapping[str, Any] | None) -> Any:
+def _make_seed_sequence(seed_state: Node | None) -> np.random.SeedSequence | None:
     if seed_state is None:
         return None
     return np.random.SeedSequence(
@@ -183,10 +182,10 @@ class Generators:
     def matches(self, cls: type) -> bool:
         return issubclass(cls, np.random.Generator)
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: np.random.Generator, ref: Ref) -> Node:
         return {"bits": ref(value.bit_generator, ".bit_generator")}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         has_generator = isinstance(old, np.random.Generator)
         bits = get(node["bits"], old.bit_generator if has_generator else None)
         return (old if has_generator and old.bit_generator is bits else np.random.Generator(bits)), None
@@ -200,10 +199,10 @@ class RandomStates:
     def matches(self, cls: type) -> bool:
         return issubclass(cls, np.random.RandomState)
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: np.random.RandomState, ref: Ref) -> Node:
         return {"state": value.get_state(legacy=False)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         generator = old if isinstance(old, np.random.RandomState) else np.random.RandomState()
         return generator, lambda: generator.set_state(node["state"])
 
@@ -216,17 +215,17 @@ class PyRandom:
     def matches(self, cls: type) -> bool:
         return cls is random.Random
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: random.Random, ref: Ref) -> Node:
         version, words, gauss = value.getstate()
         return {"version": version, "words": np.array(words, np.uint64), "gauss": gauss}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         generator = old if type(old) is random.Random else random.Random()
         state = node["version"], tuple(node["words"].tolist()), node["gauss"]
         return generator, lambda: generator.setstate(state)
 
 
-HANDLERS: list[StateHandler] = [
+HANDLERS = (
     Arrays(),
     Scalars(),
     Dtypes(),
@@ -234,4 +233,4 @@ HANDLERS: list[StateHandler] = [
     Generators(),
     RandomStates(),
     PyRandom(),
-]
+)

@@ -5,12 +5,8 @@ A space may be an attribute of a class, which all its environments share. So not
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from ...errors import StateError
-from .base import Get, Node, Ref, StateHandler, describe_space
-from .torch import is_instance_of_library
+from .base import Get, LibraryObject, Node, Ref, Restored, describe_space, is_instance_of_library
 
 _STATEFUL_ATTRIBUTES = ("_np_random", "spaces", "feature_space", "node_space", "edge_space")
 
@@ -23,14 +19,14 @@ class Spaces:
     def matches(self, cls: type) -> bool:
         return is_instance_of_library(cls, "gymnasium", "Space") or is_instance_of_library(cls, "gym", "Space")
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         attrs = vars(value)
         parts = {name: ref(attrs[name], f".{name}") for name in _STATEFUL_ATTRIBUTES if attrs.get(name) is not None}
-        return {"look": describe_space(value), "parts": parts}
+        return {"description": describe_space(value), "parts": parts}
 
-    def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, Callable[[], None] | None]:
-        if not self.matches(type(old)) or describe_space(old) != node["look"]:
-            raise StateError(f"Expected the space {node['look']}, as in the state, got {old!r:.80}.")
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
+        if not self.matches(type(old)) or describe_space(old) != node["description"]:
+            raise StateError(f"Expected the space {node['description']}, as in the state, got {old!r:.80}.")
         attrs = vars(old)
         parts = {
             name: get(part, attrs.get(name)) for name, part in node["parts"].items() if name in _STATEFUL_ATTRIBUTES
@@ -38,9 +34,9 @@ class Spaces:
         rng = parts.get("_np_random")
 
         def set_generator() -> None:
-            old._np_random = rng
+            attrs["_np_random"] = rng
 
         return old, set_generator
 
 
-HANDLERS: list[StateHandler] = [Spaces()]
+HANDLERS = (Spaces(),)

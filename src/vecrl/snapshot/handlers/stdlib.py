@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from .base import Get, Node, Ref, StateHandler, class_name
+from .base import Get, Node, Ref, Restored, class_name
 
 _Conversion = tuple[type, Callable[[Any], Any], Callable[[Any], Any]]
 _CONVERSIONS: list[_Conversion] = [
@@ -25,7 +25,7 @@ _CONVERSIONS: list[_Conversion] = [
     (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
     (pathlib.PureWindowsPath, str, pathlib.PureWindowsPath),
 ]
-_BY_CLASS = {conversion[0]: conversion for conversion in _CONVERSIONS}
+_BY_CLASS: dict[type, _Conversion] = {conversion[0]: conversion for conversion in _CONVERSIONS}
 _BY_NAME = {class_name(conversion[0]): conversion for conversion in _CONVERSIONS}
 
 
@@ -37,11 +37,11 @@ class StdlibValues:
     def matches(self, cls: type) -> bool:
         return cls in _BY_CLASS
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: object, ref: Ref) -> Node:
         return {"of": class_name(type(value)), "value": _BY_CLASS[type(value)][1](value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, None]:
+    def restore(self, node: Node, old: object, get: Get) -> Restored:
         return _BY_NAME[node["of"]][2](node["value"]), None
 
 
-HANDLERS: list[StateHandler] = [StdlibValues()]
+HANDLERS = (StdlibValues(),)

@@ -6,35 +6,26 @@ that are loaded.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ...errors import StateError
-from .base import MISSING, Get, Node, Ref, StateHandler, module_of
-
-Restored = tuple[Any, Callable[[], None] | None]
-
-
-def loaded_module(name: str) -> Any:
-    """Returns a library that is loaded already.
-
-    Raises:
-        StateError: it is not loaded.
-    """
-    if name not in sys.modules:
-        raise StateError(f"The state contains objects of {name}, which is not loaded. Import it first.")
-    return sys.modules[name]
+from .base import (
+    MISSING,
+    Get,
+    LibraryHandler,
+    LibraryObject,
+    Node,
+    Ref,
+    Restored,
+    is_instance_of_library,
+    loaded_module,
+    top_package,
+)
 
 
-def is_instance_of_library(cls: type, package: str, *names: str) -> bool:
-    """Whether a class, or one of its bases, has one of these names and is of this package."""
-    return any(module_of(base).partition(".")[0] == package and base.__name__ in names for base in cls.__mro__)
-
-
-class Tensors:
+class Tensors(LibraryHandler):
     """Tensors of torch.
 
     Parameters, buffers and tensors in shared memory are written into, so that all users of the memory get the values.
@@ -42,18 +33,16 @@ class Tensors:
     """
 
     tag = "tensor"
+    library, class_names = "torch", ("Tensor",)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(cls, "torch", "Tensor")
-
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         if not value.is_contiguous() and value.layout != loaded_module("torch").strided:
             raise StateError(f"Expected dense tensors in a state, got one of layout {value.layout}.")
-        gradient_flag = {"asks": True} if value.requires_grad and value.is_leaf else {}
+        gradient_flag = {"requires_grad": True} if value.requires_grad and value.is_leaf else {}
         parameter_flag = {"parameter": True} if is_instance_of_library(type(value), "torch", "Parameter") else {}
         return {"value": value.detach().cpu().clone(), "device": str(value.device), **gradient_flag, **parameter_flag}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         torch, value = loaded_module("torch"), node["value"]
         if not isinstance(value, torch.Tensor):
             raise StateError(f"Expected a tensor in a state, got a {type(value).__name__}.")
@@ -62,15 +51,15 @@ class Tensors:
         device = old.device if isinstance(old, torch.Tensor) else _available_device(torch, node["device"])
         new = value.to(device, copy=True)
         if node.get("parameter"):
-            new = torch.nn.Parameter(new, requires_grad=node.get("asks", False))
-        return new.requires_grad_(node.get("asks", False)), None
+            new = torch.nn.Parameter(new, requires_grad=node.get("requires_grad", False))
+        return new.requires_grad_(node.get("requires_grad", False)), None
 
 
-def _can_copy_into(old: Any, node: Node) -> bool:
+def _can_copy_into(old: LibraryObject, node: Node) -> bool:
     """Whether the state is written into the existing tensor, as opposed to a new one."""
     value = node["value"]
     must_keep = (
-        node.get("stays")
+        node.get("in_place")
         or is_instance_of_library(type(old), "torch", "Parameter")
         or (old.device.type == "cpu" and old.is_shared())
     )
@@ -80,28 +69,26 @@ def _can_copy_into(old: Any, node: Node) -> bool:
     )
 
 
-def _available_device(torch: Any, device: str) -> str:
+def _available_device(torch: ModuleType, device: str) -> str:
     """Returns the device, or the CPU if CUDA is not available: a state may come from another machine."""
     return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
 
 
-def _copy(torch: Any, old: Any, value: Any) -> None:
+def _copy(torch: ModuleType, old: LibraryObject, value: LibraryObject) -> None:
     with torch.no_grad():
         old.copy_(value)
 
 
-class TorchGenerators:
+class TorchGenerators(LibraryHandler):
     """Random number generators of torch."""
 
     tag = "torch_generator"
+    library, class_names = "torch", ("Generator",)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(cls, "torch", "Generator")
-
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         return {"state": value.get_state().clone(), "device": str(value.device)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         torch = loaded_module("torch")
         generator = (
             old if isinstance(old, torch.Generator) else torch.Generator(_available_device(torch, node["device"]))
@@ -109,35 +96,30 @@ class TorchGenerators:
         return generator, lambda: generator.set_state(node["state"])
 
 
-class Sizes:
+class Sizes(LibraryHandler):
     """Sizes of torch."""
 
     tag = "size"
+    library, class_names = "torch", ("Size",)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(cls, "torch", "Size")
-
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         return {"value": list(value)}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         return loaded_module("torch").Size(node["value"]), None
 
 
-class TensorDicts:
+_STACKS = ("LazyStackedTensorDict", "NonTensorStack")
+
+
+class TensorDicts(LibraryHandler):
     """TensorDicts, including nested and stacked ones, and non-tensor data."""
 
     tag = "tensordict"
+    library, class_names = "tensordict", ("TensorDict", "NonTensorData", *_STACKS)
 
-    def matches(self, cls: type) -> bool:
-        return is_instance_of_library(
-            cls, "tensordict", "TensorDict", "LazyStackedTensorDict", "NonTensorData", "NonTensorStack"
-        )
-
-    def capture(self, value: Any, ref: Ref) -> Node:
-        class_name = next(
-            b.__name__ for b in type(value).__mro__ if b.__name__ in ("TensorDict", "NonTensorData", *_STACKS)
-        )
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
+        class_name = next(base.__name__ for base in type(value).__mro__ if base.__name__ in self.class_names)
         metadata = {
             "of": class_name,
             "size": list(value.batch_size),
@@ -149,7 +131,7 @@ class TensorDicts:
             return {**metadata, "dim": value.stack_dim, "items": [ref(part, "[…]") for part in value.tensordicts]}
         return {**metadata, "items": [[key, ref(part, f"[{key!r}]")] for key, part in value.items()]}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         tensordict = loaded_module("tensordict")
         if node["of"] == "NonTensorData":
             return tensordict.NonTensorData(get(node["data"]), batch_size=node["size"], device=node["device"]), None
@@ -167,27 +149,24 @@ class TensorDicts:
         return tensordict.TensorDict(entries, node["size"], device=node["device"]), None
 
 
-_STACKS = ("LazyStackedTensorDict", "NonTensorStack")
-
-
 class JaxArrays:
     """Arrays of JAX, including random keys."""
 
     tag = "jax"
 
     def matches(self, cls: type) -> bool:
-        return module_of(cls).partition(".")[0] in ("jaxlib", "jax") and cls.__name__ in ("ArrayImpl", "PRNGKeyArray")
+        return top_package(cls) in ("jaxlib", "jax") and cls.__name__ in ("ArrayImpl", "PRNGKeyArray")
 
-    def capture(self, value: Any, ref: Ref) -> Node:
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
         if type(value).__name__ == "ArrayImpl":
             return {"value": np.array(value)}
         random = loaded_module("jax").random
         return {"value": np.array(random.key_data(value)), "key": str(random.key_impl(value))}
 
-    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         jax = loaded_module("jax")
         value = jax.numpy.asarray(node["value"].copy())
         return (jax.random.wrap_key_data(value, impl=node["key"]) if "key" in node else value), None
 
 
-HANDLERS: list[StateHandler] = [Tensors(), TorchGenerators(), Sizes(), TensorDicts(), JaxArrays()]
+HANDLERS = (Tensors(), TorchGenerators(), Sizes(), TensorDicts(), JaxArrays())

@@ -14,10 +14,10 @@ import torch
 from ...errors import SpaceError
 from .. import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, NonTensor, OneHot, TensorSpec, Unbounded
 from ..base import Device
-from .dtypes import torch_dtype
+from .dtypes import scalar_if_uniform, torch_dtype
 
 
-def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> TensorSpec:
     """Converts a dm_env spec, or a nested structure of them, to a tensor spec.
 
     `Array` becomes `Unbounded`, `BoundedArray` `Bounded`, `DiscreteArray` `OneHot` (or `Categorical`), `StringArray`
@@ -46,10 +46,10 @@ def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False)
     low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
     if dtype == torch.bool or (dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all()):
         return Unbounded(shape, device, dtype)
-    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), shape, device, dtype)
+    return Bounded(scalar_if_uniform(low), scalar_if_uniform(high), shape, device, dtype)
 
 
-def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> TensorSpec:
     """Converts a `jax.ShapeDtypeStruct`, a Jumanji spec, a gymnax space, or a nested structure, to a tensor spec.
 
     Args:
@@ -80,7 +80,7 @@ class _Box:
         self.minimum, self.maximum = box.low, box.high
 
 
-def _named_parts(spec: Any) -> dict[str, Any] | None:
+def _named_parts(spec: object) -> dict[str, Any] | None:
     """Returns the parts of a structure by name, or None for a leaf."""
     if isinstance(spec, Mapping):
         return {str(name): part for name, part in spec.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -92,7 +92,7 @@ def _named_parts(spec: Any) -> dict[str, Any] | None:
     return dict(subspecs) if isinstance(subspecs, Mapping) and subspecs else None
 
 
-def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, categorical: bool) -> TensorSpec:
+def _choice_spec(counts: np.ndarray, spec: object, device: Device, categorical: bool) -> TensorSpec:
     dtype = torch_dtype(getattr(spec, "dtype", np.int64))
     if counts.ndim == 0:
         n = int(counts)
@@ -101,9 +101,3 @@ def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, catego
     if categorical or nvec.ndim != 1:
         return MultiCategorical(nvec, None, device, dtype)
     return MultiOneHot(nvec, None, device)
-
-
-def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """Returns one number if all elements of the bound are equal, else a copy of the array."""
-    is_uniform = bound.size and bool((bound == bound.flat[0]).all())
-    return bound.flat[0] if is_uniform else np.array(bound)

@@ -1,4 +1,4 @@
-"""Converts dtypes of NumPy to those of torch, and back."""
+"""Converts dtypes of NumPy to those of torch, and back, and bounds to arguments of specs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     if not isinstance(result, torch.dtype):
         raise SpaceError(f"Expected a dtype that tensors can have, got {dtype!r}.")
     return result
+
+
+def scalar_if_uniform(bound: np.ndarray) -> object:
+    """Returns one number if all elements of the bound are equal, which makes drawing faster; else a copy."""
+    if bound.size and bool((bound == bound.flat[0]).all()):
+        return bound.flat[0]
+    return bound.astype(np.int64) if bound.dtype.kind == "u" else np.array(bound)
 
 
 def numpy_dtype(dtype: torch.dtype | None) -> np.dtype[Any]:

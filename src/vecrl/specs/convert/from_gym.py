@@ -27,7 +27,8 @@ from .. import (
     Unbounded,
 )
 from ..base import Device
-from .dtypes import torch_dtype
+from ..non_tensor import Sampler
+from .dtypes import scalar_if_uniform, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ _CONVERTERS: dict[type | str, Converter] = {}
 
 
 def spec_from_gym(
-    space: Any, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
-) -> Any:
+    space: object, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
+) -> TensorSpec:
     """Converts a gymnasium space to a spec of the same structure.
 
     Spaces of the old gym are recognized by the names of their classes.
@@ -98,7 +99,7 @@ def register_space(space_type: type | str) -> Callable[[Converter], Converter]:
 spec_from_gym.register = register_space  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def convert(space: Any, options: ConversionOptions) -> Any:
+def convert(space: Any, options: ConversionOptions) -> TensorSpec:
     """Converts a space by its class, else by the name of its class, which supports spaces of the old gym."""
     names = {cls.__name__: converter for cls, converter in _CONVERTERS.items() if isinstance(cls, type)}
     for cls in type(space).__mro__:
@@ -113,7 +114,7 @@ def convert(space: Any, options: ConversionOptions) -> Any:
     raise SpaceError(f"Expected a space, got {space!r:.80}. Register other classes with spec_from_gym.register(type).")
 
 
-def _example(space: Any) -> Any:
+def _example(space: Sampler) -> object:
     """Draws one element of a space, always the same, without a change to its random number generator."""
     import copy
 
@@ -137,14 +138,7 @@ def _box(space: spaces.Box, options: ConversionOptions) -> TensorSpec:
         return Unbounded(space.shape, options.device, dtype)
     if dtype == torch.uint64:
         low, high = (np.minimum(bound, 2**63 - 1).astype(np.int64) for bound in (low, high))
-    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), space.shape, options.device, dtype)
-
-
-def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """Returns one number if all elements of the bound are equal, which takes less memory and makes drawing faster."""
-    if bound.size and (bound == bound.flat[0]).all():
-        return bound.flat[0]
-    return bound.astype(np.int64) if bound.dtype.kind == "u" else bound
+    return Bounded(scalar_if_uniform(low), scalar_if_uniform(high), space.shape, options.device, dtype)
 
 
 @register_space(spaces.Discrete)

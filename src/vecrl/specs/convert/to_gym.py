@@ -21,15 +21,19 @@ from .. import (
     OneHot,
     Stacked,
     StackedComposite,
+    TensorSpec,
     Unbounded,
 )
+from ..composite_mapping import entries_of
 from .dtypes import numpy_dtype
+
+Space = spaces.Space[Any]
 
 _BOOL: Any = np.bool_  # typed as Any: gymnasium takes it, but its annotations do not include it
 
 
 @singledispatch
-def space_from_spec(spec: Any) -> Any:
+def space_from_spec(spec: object) -> Space:
     """Converts a spec to the gymnasium space of what its `to_numpy` returns, so one-hot rows become indices.
 
     A Composite with the keys "0", "1", … becomes a Tuple, any other a Dict. Masks are dropped, since gymnasium's
@@ -44,14 +48,14 @@ def space_from_spec(spec: Any) -> Any:
     raise SpaceError(f"gymnasium has no space for {spec!r:.200}.")
 
 
-def _shape(spec: Any) -> tuple[int, ...]:
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
     if -1 in spec.shape:
         raise SpaceError(f"Expected fixed sizes, as gymnasium's spaces have, got dynamic ones (-1) in {spec!r}.")
     return tuple(spec.shape)
 
 
 @space_from_spec.register
-def _bounded(spec: Bounded) -> Any:
+def _bounded(spec: Bounded) -> spaces.Box:
     dtype = numpy_dtype(spec.dtype)
     low, high = (bound.to(torch.float64) if dtype.kind == "f" else bound for bound in (spec.low, spec.high))
     shape = _shape(spec)
@@ -59,7 +63,7 @@ def _bounded(spec: Bounded) -> Any:
 
 
 @space_from_spec.register
-def _unbounded(spec: Unbounded) -> Any:
+def _unbounded(spec: Unbounded) -> spaces.Box:
     dtype = numpy_dtype(spec.dtype)
     shape = _shape(spec)
     if dtype.kind == "b":
@@ -71,25 +75,20 @@ def _unbounded(spec: Unbounded) -> Any:
 
 
 @space_from_spec.register
-def _binary(spec: Binary) -> Any:
+def _binary(spec: Binary) -> spaces.Box | spaces.MultiBinary:
     if spec.dtype == torch.bool:
         return spaces.Box(0, 1, _shape(spec), _BOOL)
     return spaces.MultiBinary(_shape(spec)) if spec.ndim != 1 else spaces.MultiBinary(_shape(spec)[0])
 
 
 @space_from_spec.register
-def _categorical(spec: Categorical) -> Any:
+def _categorical(spec: Categorical) -> Space:
     if spec.n < 1:
         raise SpaceError("gymnasium has no space for a choice among an unknown number of options.")
     return _choice_space(spec.n, spec.min, _shape(spec), spec.dtype)
 
 
-@space_from_spec.register
-def _one_hot(spec: OneHot) -> Any:
-    return _choice_space(spec.n, spec.min, _shape(spec)[:-1], torch.int64)
-
-
-def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Any:
+def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Space:
     space_dtype = np.dtype(np.int64) if dtype == torch.bool else numpy_dtype(dtype)
     if not shape:
         # Discrete of gymnasium 0.29 has no argument `dtype`
@@ -99,43 +98,37 @@ def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype
 
 
 @space_from_spec.register
-def _multi_categorical(spec: MultiCategorical) -> Any:
+def _multi_categorical(spec: MultiCategorical) -> Space:
     _shape(spec)
-    arguments = spec._arguments()
-    nvec, start = (arguments[name].cpu().numpy() for name in ("nvec", "min"))
+    nvec, start = spec.counts.cpu().numpy(), spec.min.cpu().numpy()
     if not spec.ndim:
         return _choice_space(int(nvec), int(start), (), spec.dtype)
     return spaces.MultiDiscrete(nvec, numpy_dtype(spec.dtype).type, start=start)
 
 
 @space_from_spec.register
-def _multi_one_hot(spec: MultiOneHot) -> Any:
-    return _multi_categorical(spec.to_categorical_spec())
+def _one_hot(spec: OneHot | MultiOneHot) -> Space:
+    return space_from_spec(spec.to_categorical_spec())
 
 
 @space_from_spec.register
-def _non_tensor(spec: NonTensor) -> Any:
+def _non_tensor(spec: NonTensor) -> Space:
     if not isinstance(spec.space, spaces.Space):
         raise SpaceError("Expected a NonTensor with a space, got one without. Build it with space=….")
-    space: Any = spec.space
+    space: Space = spec.space
     for size in reversed(_shape(spec)):
         space = spaces.Tuple((space,) * size)
     return space
 
 
 @space_from_spec.register
-def _composite(spec: Composite) -> Any:
-    entries = {name: space_from_spec(entry) for name, entry in spec._entries().items() if entry is not None}
+def _composite(spec: Composite) -> Space:
+    entries = {name: space_from_spec(entry) for name, entry in entries_of(spec).items() if entry is not None}
     if entries and list(entries) == [str(i) for i in range(len(entries))]:
         return spaces.Tuple(tuple(entries.values()))
     return spaces.Dict(entries)
 
 
 @space_from_spec.register
-def _stacked(spec: Stacked) -> Any:
-    return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))
-
-
-@space_from_spec.register
-def _stacked_composite(spec: StackedComposite) -> Any:
+def _stacked(spec: Stacked | StackedComposite) -> Space:
     return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))

@@ -28,7 +28,7 @@ from .. import forkserver
 from ..base import Reply
 from ..pickling import pickle_specs, pickle_worker_spec
 from ..process_worker import ConstructPayload
-from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_report
+from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_reply
 from ..worker_options import WorkerOptions
 from .options import RayOptions
 from .placement import RayPlacement
@@ -270,12 +270,12 @@ class RayBackend:
                 handle.pid, handle.node = result
                 del self._pending_calls[ref]
             else:
-                replies.append(self._decode_reply(handle, command, result))
+                replies.append(self._decode_reply(handle, command, memoryview(result)))
                 del self._pending_calls[ref]
 
-    def _decode_reply(self, handle: RayWorkerHandle, command: Command, reply: Any) -> Reply:
-        seq, size = REPLY.unpack_from(reply)
-        body, rows = reply[REPLY.size : REPLY.size + size], reply[REPLY.size + size :]
+    def _decode_reply(self, handle: RayWorkerHandle, command: Command, encoded: memoryview) -> Reply:
+        seq, size = REPLY.unpack_from(encoded)
+        body, rows = encoded[REPLY.size : REPLY.size + size], encoded[REPLY.size + size :]
         handle.closed |= command.op == Op.CLOSE
         if len(rows):
             assert handle.row_codec is not None
@@ -283,12 +283,12 @@ class RayBackend:
         if not size:
             return handle.worker_spec.index, seq, None
         try:
-            report = ReplyCodec().decode(bytes(body))
+            reply = ReplyCodec().decode(bytes(body))
         except Exception as error:
-            report = unreadable_report(
+            reply = unreadable_reply(
                 error, handle.ids, handle.last_op, handle.worker_spec.index, handle.steps, handle.pid
             )
-        return handle.worker_spec.index, seq, report
+        return handle.worker_spec.index, seq, reply
 
     def _handle_lost_actor(self, handle: RayWorkerHandle, error: Exception, replies: list[Reply]) -> None:
         """Reports an actor that crashed or cannot be reached.
@@ -303,11 +303,11 @@ class RayBackend:
         if handle.node:
             self._placement.avoid(handle.node)
         node_name = f" on node {handle.node[:8]}" if handle.node else ""
-        report = handle.crash(
+        reply = handle.crash(
             f"its actor{node_name} is lost: {_describe_error(error)}", f"{type(error).__name__}: {error}"
         )
         self._kill(handle)
-        replies.append((handle.worker_spec.index, -1, report))
+        replies.append((handle.worker_spec.index, -1, reply))
 
     def _fail_unplaced(self, replies: list[Reply]) -> None:
         """Reports actors that did not start before their deadline, and kills them."""

@@ -19,6 +19,9 @@ from .session import RaySession
 # seconds for which a node is avoided after an actor crashed on it, since Ray may not have detected yet that it is lost
 _AVOID_NODE_S = 30.0
 
+ActorOptions = dict[str, Any]
+"""Keyword arguments of Ray's `options` of an actor."""
+
 
 class RayPlacement:
     """Chooses the nodes for the actors of one pool.
@@ -43,14 +46,14 @@ class RayPlacement:
         if options.placement_strategy is not None and self.requested:
             self._group = placement_group([self.requested] * count, options.placement_strategy)
 
-    def initial_options(self, index: int) -> dict[str, Any]:
+    def initial_options(self, index: int) -> ActorOptions:
         """Returns Ray's options for the first actor of worker `index`."""
         actor_options = self._actor_options(self.requested.get("CPU", 0))
         if self._group is not None:
             actor_options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
         return actor_options
 
-    def replacement_options(self, nodes: Iterable[str]) -> dict[str, Any]:
+    def replacement_options(self, nodes: Iterable[str]) -> ActorOptions:
         """Returns Ray's options for an actor that replaces a crashed one.
 
         It is placed on the node with the fewest actors of the pool. It requests no cores, since the remaining ones may
@@ -83,9 +86,9 @@ class RayPlacement:
             remove_placement_group(self._group)
             self._group = None
 
-    def _actor_options(self, cpus: float) -> dict[str, Any]:
+    def _actor_options(self, cpus: float) -> ActorOptions:
         options = self._options
-        actor_options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": options.num_gpus}
+        actor_options: ActorOptions = {"num_cpus": cpus, "num_gpus": options.num_gpus}
         actor_options["resources"] = dict(options.resources)
         if self._runtime_env:
             actor_options["runtime_env"] = self._runtime_env

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from ...batch_buffers import BatchBuffers
+from ...space_layout import DType
 from ...worker import Command, Op
 
 Bytes = bytes | memoryview | np.ndarray
@@ -101,7 +101,7 @@ class _Reader:
         self._data = data
         self._offset = 0
 
-    def read(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    def read(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         count = math.prod(shape)
         values = np.frombuffer(self._data, dtype, count, self._offset) if count else np.empty(0, dtype)
         self._offset += count * dtype.itemsize

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...batch_buffers import BatchBuffers
-from ...space_layout import Layout
+from ...space_layout import AnySpace, Layout
 from ..process_worker import WorkerHost
 from ..protocol import ReplyCodec, decode_command
 from .row_codec import RowCodec
@@ -29,14 +27,14 @@ class RayWorker:
         slot, command.slot = command.slot, 0
         if self._row_codec is not None:
             self._row_codec.unpack_actions(command, actions)
-        report = self._host.execute(command)
-        reply = self._host.encode(ReplyCodec(), command, report)  # a new codec each time, since a reply may be lost
+        reply = self._host.execute(command)
+        encoded = self._host.encode(ReplyCodec(), command, reply)  # a new codec each time, since a reply may be lost
         if self._row_codec is not None:
-            reply += self._row_codec.pack(command)
+            encoded += self._row_codec.pack(command)
         command.slot = slot
-        return reply if len(reply) < _ZERO_COPY_MIN_BYTES else np.frombuffer(reply, np.uint8)
+        return encoded if len(encoded) < _ZERO_COPY_MIN_BYTES else np.frombuffer(encoded, np.uint8)
 
-    def _make_buffers(self, obs: Any, action: Any, num_envs: int) -> tuple[BatchBuffers, Layout, Layout]:
+    def _make_buffers(self, obs: AnySpace, action: AnySpace, num_envs: int) -> tuple[BatchBuffers, Layout, Layout]:
         """Makes buffers like the caller's, with one slot. Only the worker's own rows are used and take up memory."""
         worker, layouts = self._host.worker, (Layout(obs), Layout(action))
         assert worker is not None

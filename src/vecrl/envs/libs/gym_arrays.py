@@ -1,0 +1,88 @@
+"""Steps of a single gymnasium environment without TensorDicts, for rollouts with known actions.
+
+This module must not know environments over TensorDicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...engine.space_layout import Layout, Leaf
+from ..gym_outputs import step_output_error, to_float, to_leaf_array
+from ..trajectory_buffers import ArrayBuffer, Leaves
+
+
+def step_frames(env: Any, action: object, count: int) -> tuple[Any, float, bool, bool]:
+    """Steps an environment up to `count` times with one action, until an episode ends.
+
+    Returns:
+        The last observation, the sum of rewards, terminated and truncated.
+
+    Raises:
+        SpaceError: if the environment does not return a tuple of five, or a reward is no number.
+    """
+    obs, total, terminated, truncated = None, -0.0, False, False  # -0.0 changes no sum
+    for _ in range(count):
+        output = env.step(action)
+        try:
+            obs, reward, terminated, truncated, _ = output
+        except (TypeError, ValueError):
+            raise step_output_error(output) from None
+        total += reward if type(reward) is float else to_float(reward)
+        if terminated or truncated:
+            break
+    return obs, total, bool(terminated), bool(truncated)
+
+
+class GymArrays:
+    """A single environment at array level, see `vecrl.envs.array_rollout.ArrayEnv`.
+
+    Args:
+        env: the environment.
+        reset: returns an observation and an info.
+        frame_skip: the number of steps of the environment per step.
+        layout: the layout of observations, without opaque leaves.
+    """
+
+    def __init__(self, env: object, reset: Callable[[], tuple[object, object]], frame_skip: int, layout: Layout):
+        self._env, self._reset, self._frame_skip, self._layout = env, reset, frame_skip, layout
+        self._readers = [_leaf_reader(leaf) for leaf in layout.leaves]
+        self._shape, self._dtype = (layout.leaves[0].shape, layout.leaves[0].dtype) if layout.flat else (None, None)
+
+    def reset_arrays(self) -> Leaves:
+        """Resets the environment and returns the leaves of the observation."""
+        leaves = zip(self._layout.leaves, self._layout.split(self._reset()[0]), strict=True)
+        return [np.array(to_leaf_array(value, leaf), leaf.dtype) for leaf, value in leaves]
+
+    def step_arrays(self, action: object, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
+        """Steps the environment and writes the results; returns whether it is done."""
+        obs, reward, terminated, truncated = step_frames(self._env, action, self._frame_skip)
+        if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype == self._dtype:
+            out.next_obs[0][t] = obs
+        else:
+            for column, read, value in zip(out.next_obs, self._readers, self._layout.split(obs), strict=True):
+                column[t] = read(value)
+        out.reward[t] = reward
+        if not (terminated or truncated):
+            return False
+        out.add_flags(t, terminated, truncated)
+        if reset_done:
+            out.add_first_obs(t + 1, ..., self.reset_arrays())
+        return True
+
+
+def _leaf_reader(leaf: Leaf) -> Callable[[Any], Any]:
+    """Returns a function like `to_leaf_array` that is faster for values that fit already."""
+    scalar_types = () if leaf.shape or leaf.dtype is None else (leaf.dtype.type,)
+    if scalar_types and leaf.dtype is not None and leaf.dtype.kind == "i":
+        scalar_types = (int, *scalar_types)
+    return partial(_read_leaf, leaf, leaf.shape, leaf.dtype, scalar_types)
+
+
+def _read_leaf(leaf: Leaf, shape: tuple[int, ...], dtype: object, scalar_types: tuple[type, ...], value: object) -> Any:
+    is_array = type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
+    return value if is_array or type(value) in scalar_types else to_leaf_array(value, leaf)

@@ -1,0 +1,305 @@
+"""The five specs of an environment, the lock of the specs, and the cache of values derived from them.
+
+Each spec is a `Composite` with the environment's batch size: actions, states (other inputs), observations, rewards and
+done flags. `env.action_spec`, `env.reward_spec` and `env.done_spec` return the leaf if there is exactly one. This
+module must not know how environments step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Self, TypeVar, overload
+
+import torch
+from torch import nn
+
+from ..errors import SpaceError
+from ..specs import Categorical, Composite, TensorSpec, Unbounded
+from ..specs.base import device_of
+from ..specs.shape_ops import as_size
+from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key, split_key
+
+Value = TypeVar("Value")
+Device = torch.device | str | int | None
+
+
+class _DependentEnvs(weakref.WeakSet["SpecStore"]):
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _DependentEnvs, ()  # in another process, dependent environments add themselves
+
+
+class derived(Generic[Value]):
+    """Decorator of an attribute of a `SpecStore` that depends on the specs only.
+
+    It is computed once while the specs are locked, until they change; after that, reading it calls no function.
+    """
+
+    def __init__(self, make: Callable[[Any], Value]):
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type[SpecStore], name: str) -> None:
+        self._name = name
+        owner._derived_names = (*owner._derived_names, name)
+        owner.excluded_from_state = (*owner.excluded_from_state, name)
+
+    @overload
+    def __get__(self, owner: None, owner_class: type) -> derived[Value]: ...
+    @overload
+    def __get__(self, owner: SpecStore, owner_class: type) -> Value: ...
+    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
+        if owner is None:
+            return self
+        value = self._make(owner)
+        if owner.is_spec_locked:
+            owner.__dict__[self._name] = value
+        return value
+
+
+class SpecProperty:
+    """An attribute that gets and sets one of the five specs.
+
+    Args:
+        name: "action", "state", "observation", "reward" or "done".
+        full: always return the `Composite`; otherwise the leaf, if there is only one.
+        unbatched: without the batch dimensions.
+    """
+
+    def __init__(self, name: str, *, full: bool = False, unbatched: bool = False):
+        self._name, self._full, self._unbatched = name, full, unbatched
+
+    @overload
+    def __get__(self, owner: None, owner_class: type) -> SpecProperty: ...
+    @overload
+    def __get__(self, owner: SpecStore, owner_class: type) -> Any: ...
+    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
+        if owner is None:
+            return self
+        spec = owner._cache.get(self)
+        if spec is None:
+            spec = owner._cached(self, lambda: self._find(owner))
+        return spec
+
+    def _find(self, owner: SpecStore) -> TensorSpec:
+        full = owner._full(self._name)
+        leaves = [] if self._full else spec_leaves(full)
+        spec = leaves[0][1] if len(leaves) == 1 else full
+        return spec[(0,) * owner.ndim] if self._unbatched and owner.ndim else spec
+
+    def __set__(self, owner: SpecStore, spec: Any) -> None:
+        if self._unbatched:
+            spec = spec.expand(*owner.batch_size, *spec.shape)
+        owner._set_full(self._name, spec)
+
+
+class SpecStore(nn.Module):
+    """Holds the five specs of an environment, and caches the values derived from them.
+
+    Args:
+        device: the device of inputs and outputs; None if it is not fixed.
+        batch_size: the leading dimensions of every spec's shape.
+        locked: whether the specs are locked, so that cached keys stay valid.
+    """
+
+    auto_complete_done_specs = True
+    # attributes that states do not contain, see `vecrl.snapshot`
+    excluded_from_state: tuple[str, ...] = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
+    _derived_names: tuple[str, ...] = ()
+
+    action_spec = SpecProperty("action")
+    reward_spec = SpecProperty("reward")
+    done_spec = SpecProperty("done")
+    observation_spec = full_observation_spec = SpecProperty("observation", full=True)
+    state_spec = full_state_spec = SpecProperty("state", full=True)
+    full_action_spec = SpecProperty("action", full=True)
+    full_reward_spec = SpecProperty("reward", full=True)
+    full_done_spec = SpecProperty("done", full=True)
+    action_spec_unbatched = SpecProperty("action", unbatched=True)
+    reward_spec_unbatched = SpecProperty("reward", unbatched=True)
+    done_spec_unbatched = SpecProperty("done", unbatched=True)
+    observation_spec_unbatched = full_observation_spec_unbatched = SpecProperty(
+        "observation", full=True, unbatched=True
+    )
+    state_spec_unbatched = full_state_spec_unbatched = SpecProperty("state", full=True, unbatched=True)
+    full_action_spec_unbatched = SpecProperty("action", full=True, unbatched=True)
+    full_reward_spec_unbatched = SpecProperty("reward", full=True, unbatched=True)
+    full_done_spec_unbatched = SpecProperty("done", full=True, unbatched=True)
+
+    def __init__(self, device: Device, batch_size: Sequence[int] | int | None, locked: bool):
+        super().__init__()
+        self._device = None if device is None else device_of(device)
+        self._batch_size = as_size(() if batch_size is None else batch_size)
+        self._locked = locked
+        self._specs: dict[str, Composite] = {}
+        self._cache: dict[Hashable, Any] = {}
+        self._dependents = _DependentEnvs()
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The leading dimensions of every spec's shape."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Sequence[int] | int) -> None:
+        self._batch_size = as_size(value)
+        self.empty_cache()
+
+    shape = batch_size
+
+    @property
+    def ndim(self) -> int:
+        """The number of batch dimensions."""
+        return len(self.batch_size)
+
+    batch_dims = ndim
+
+    def ndimension(self) -> int:
+        """Returns the number of batch dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Returns the number of environments in the batch."""
+        return self.batch_size.numel()
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of inputs and outputs; None if it is not fixed."""
+        return self._device
+
+    # -- the lock
+
+    @property
+    def is_spec_locked(self) -> bool:
+        """Whether the specs are locked."""
+        return self._locked
+
+    def set_spec_lock_(self, mode: bool = True) -> Self:
+        """Locks or unlocks the specs in place and returns the environment."""
+        self._locked = mode
+        for name in (*INPUTS, *OUTPUTS):
+            spec = self._full(name)
+            if mode:
+                spec.lock_(recurse=True)
+            else:
+                spec.unlock_(recurse=True)
+        self.empty_cache()
+        return self
+
+    def empty_cache(self) -> None:
+        """Deletes everything cached from the specs. Setting a spec calls this method."""
+        self._cache.clear()
+        for name in self._derived_names:
+            self.__dict__.pop(name, None)
+        for dependent in self._dependents:
+            dependent.empty_cache()
+
+    def __getstate__(self) -> dict[str, object]:
+        state = {name: value for name, value in self.__dict__.items() if name not in self._derived_names}
+        return {**state, "_dependents": _DependentEnvs(), "_cache": {}}
+
+    def _cached(self, name: Hashable, make: Callable[[], Value]) -> Value:
+        if not self._locked:
+            return make()
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    # -- the specs
+
+    def _default_spec(self, name: str) -> Composite:
+        shape = (*self.batch_size, 1)
+        leaves: dict[str, TensorSpec] = {}
+        if name == "reward":
+            leaves = {"reward": Unbounded(shape, device=self.device)}
+        elif name == "done":
+            leaves = {flag: Categorical(2, shape, dtype=torch.bool, device=self.device) for flag in FLAGS[:2]}
+        return Composite(leaves, shape=self.batch_size, device=self.device)
+
+    def _full(self, name: str) -> Composite:
+        spec = self._specs.get(name)
+        if spec is None:
+            spec = self._specs[name] = self._default_spec(name)
+            if self._locked:
+                spec.lock_(recurse=True)
+        return spec
+
+    def _set_full(self, name: str, spec: object) -> None:
+        if not isinstance(spec, TensorSpec):
+            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, got {type(spec).__name__}.")
+        if not isinstance(spec, Composite):
+            if name in ("observation", "state"):
+                raise TypeError(f"Expected {name}_spec to be a Composite with one key per entry, got {spec!r}.")
+            spec = Composite({name: spec}, shape=self.batch_size)
+        spec = self._with_batch_size(name, spec.clone())
+        if name == "done" and self.auto_complete_done_specs:
+            _add_missing_flags(spec)
+        if self.device is not None:
+            spec = spec.to(self.device)
+        self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
+        self.empty_cache()
+
+    def _with_batch_size(self, name: str, spec: Composite) -> Composite:
+        batch = self.batch_size
+        for key, leaf in spec_leaves(spec):
+            if leaf.shape[: len(batch)] != batch:
+                raise SpaceError(
+                    f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, got "
+                    f"{tuple(leaf.shape)} at {key!r}. Expand it, or set {name}_spec_unbatched."
+                )
+        if spec.shape[: len(batch)] != batch:
+            spec.shape = batch
+        return spec
+
+    @property
+    def input_spec(self) -> Composite:
+        """A `Composite` of `full_action_spec` and `full_state_spec`."""
+        return self._cached("input_spec", lambda: self._composite_of(INPUTS))
+
+    @property
+    def output_spec(self) -> Composite:
+        """A `Composite` of `full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
+        return self._cached("output_spec", lambda: self._composite_of(OUTPUTS))
+
+    @property
+    def specs(self) -> Composite:
+        """A `Composite` of `input_spec` and `output_spec`."""
+        parts = {"output_spec": self.output_spec, "input_spec": self.input_spec}
+        return Composite(parts, shape=self.batch_size)
+
+    def _composite_of(self, names: Sequence[str]) -> Composite:
+        parts = {f"full_{name}_spec": self._full(name) for name in names}
+        composite = Composite(parts, shape=self.batch_size)
+        return composite.lock_(recurse=True) if self._locked else composite
+
+    input_spec_unbatched = property(lambda self: self._unbatched(self.input_spec), doc="`input_spec`, for one row.")
+    output_spec_unbatched = property(lambda self: self._unbatched(self.output_spec), doc="`output_spec`, for one row.")
+
+    def _unbatched(self, spec: Composite) -> Composite:
+        return spec[(0,) * self.ndim] if self.ndim else spec
+
+    @property
+    def has_dynamic_specs(self) -> bool:
+        """Whether the shape of any entry is not fixed."""
+        names = (*INPUTS, *OUTPUTS)
+        return self._cached(
+            "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in spec_leaves(self._full(n)))
+        )
+
+    _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
+
+
+def spec_leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
+    items = spec.items(include_nested=True, leaves_only=True)
+    return [(key, leaf) for key, leaf in items if leaf is not None]
+
+
+def _add_missing_flags(spec: Composite) -> None:
+    """Adds "done" and "terminated" beside any done flag of the spec."""
+    split_keys = [split_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    for prefix, name in split_keys:
+        if name in FLAGS:
+            for flag in FLAGS[:2]:
+                key = join_key(prefix, flag)
+                if key not in spec.keys(include_nested=True):
+                    spec[key] = spec[join_key(prefix, name)].clone()

@@ -1,0 +1,322 @@
+"""Memory for the steps of a rollout: `ArrayBuffer` for leaves of known shapes, `TensorDictBuffer` for TensorDicts.
+
+Large leaves are written into memory that is allocated in advance, so that there are never two copies. This module must
+not know environments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..errors import SpaceError
+
+Path = tuple[str, ...]
+Leaves = Sequence[Any]
+"""Arrays or tensors, one per leaf of an observation."""
+_MIN_BLOCK_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
+_MAX_PREALLOC_BYTES = 1 << 31  # bytes at most to preallocate for a rollout that may end early, on the CPU
+_MAX_DEVICE_BYTES = 1 << 28  # the same on a device, where unused memory is occupied too
+
+
+class Column:
+    """Memory for the values of one leaf in all steps: `column[t] = value` copies the value of step t.
+
+    Args:
+        memory: the memory.
+        dim: the dimension of the steps.
+
+    Attributes:
+        steps: the memory of each step.
+    """
+
+    __slots__ = ("dim", "memory", "steps")
+
+    def __init__(self, memory: Tensor, dim: int = 0):
+        self.memory, self.dim, self.steps = memory, dim, memory.unbind(dim)
+
+    def __setitem__(self, t: int, value: Tensor) -> None:
+        self.steps[t].copy_(value)
+
+
+def _first_steps(memory: Tensor, count: int, dim: int = 0) -> Tensor:
+    """Returns the first `count` steps, copied unless these are all, so that the other memory is freed."""
+    return memory if count == memory.shape[dim] else memory.narrow(dim, 0, count).clone()
+
+
+# -- leaves of known shapes
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTrajectory:
+    """T steps of n rows, or of a single environment; time is the first dimension.
+
+    Attributes:
+        obs: leaves `[T, *rows, ...]`, the observations before the steps.
+        next_obs: leaves `[T, *rows, ...]`, the observations after the steps, final observations included.
+        reward: `[T, *rows]`.
+        terminated, truncated: `[T, *rows]` bool.
+    """
+
+    obs: list[Tensor]
+    next_obs: list[Tensor]
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+    def with_rows(self, rows: Sequence[int]) -> ArrayTrajectory:
+        """Returns the same steps with rows of another shape, instead of n rows."""
+        obs, next_obs = (
+            [leaf.reshape(-1, *rows, *leaf.shape[2:]) for leaf in leaves] for leaves in (self.obs, self.next_obs)
+        )
+        flags = self.terminated, self.truncated
+        return ArrayTrajectory(obs, next_obs, *(leaf.reshape(-1, *rows) for leaf in (self.reward, *flags)))
+
+
+class ArrayBuffer:
+    """Memory for the leaves of all steps. Observations before a step are mostly copied at the end, in one operation.
+
+    Args:
+        first_obs: the first observations of all rows, one array or tensor `[*rows, ...]` per leaf.
+        rows: the shape of a reward.
+        reward_dtype: the dtype of rewards.
+        max_steps: the maximum number of steps.
+        length_is_known: whether there are exactly `max_steps` steps.
+
+    Attributes:
+        next_obs: per leaf, the observations after the steps; `next_obs[i][t] = values` writes those of step t.
+        reward: the rewards, which are written in the same way.
+        capacity: the number of steps for which there is memory.
+    """
+
+    def __init__(
+        self,
+        first_obs: Leaves,
+        rows: Sequence[int],
+        reward_dtype: torch.dtype,
+        max_steps: int,
+        length_is_known: bool,
+    ):
+        self._num_leaves = len(first_obs)
+        self._uses_numpy = not any(isinstance(leaf, Tensor) for leaf in first_obs)
+        device = torch.device("cpu") if self._uses_numpy else first_obs[0].device
+        obs_formats = [
+            (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype if self._uses_numpy else leaf.dtype)
+            for leaf in first_obs
+        ]
+        formats = [*obs_formats, (rows, reward_dtype), (rows, torch.bool), (rows, torch.bool)]
+        if not self._uses_numpy:  # on a device, all observations before a step may be written one by one
+            formats = [*obs_formats, *formats]
+        self.capacity = max_steps
+        if not length_is_known:
+            step_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats)
+            limit = _MAX_PREALLOC_BYTES if device.type == "cpu" else _MAX_DEVICE_BYTES
+            self.capacity = min(max_steps, max(1, limit // step_bytes))
+        self._set_memory([torch.empty((self.capacity, *shape), dtype=dtype, device=device) for shape, dtype in formats])
+        for flags in self._memory[-2:]:
+            flags.zero_()
+        self._num_obs = 0  # for so many steps, the observations before the step are written already
+        self._resets: list[tuple[int, Any, Leaves]] = []
+        self.add_first_obs(0, ..., first_obs)
+
+    def _set_memory(self, memory: list[Tensor]) -> None:
+        self._memory = memory
+        columns: list[Any] = [leaf.numpy() if self._uses_numpy else Column(leaf) for leaf in memory]
+        *obs, self.reward, self._terminated, self._truncated = columns
+        self._obs, self.next_obs = obs[: -self._num_leaves], obs[-self._num_leaves :]
+
+    def grow(self) -> None:
+        """Doubles the memory."""
+        self._set_memory([torch.cat([leaf, torch.zeros_like(leaf)]) for leaf in self._memory])
+        self.capacity *= 2
+
+    def add_flags(self, t: int, terminated: object, truncated: object) -> None:
+        """Writes the flags of step t, which are otherwise False."""
+        self._terminated[t], self._truncated[t] = terminated, truncated
+
+    def add_first_obs(self, t: int, rows: object, leaves: Leaves) -> None:
+        """Adds the observations of `rows` (`...` for all) before step t, which are not those after the step before."""
+        if rows is ... and self._obs and self._num_obs == t:
+            self._num_obs += 1
+            for column, leaf in zip(self._obs, leaves, strict=True):
+                column[t] = leaf
+        else:
+            self._resets.append((t, rows, leaves))
+
+    def to_trajectory(self, num_steps: int) -> ArrayTrajectory:
+        """Returns the first `num_steps` steps, which are all that were written."""
+        *leaves, reward, terminated, truncated = (_first_steps(leaf, num_steps) for leaf in self._memory)
+        obs, next_obs = leaves[: -self._num_leaves], leaves[-self._num_leaves :]
+        obs = obs or [torch.empty_like(leaf) for leaf in next_obs]
+        start = max(1, min(self._num_obs, num_steps))
+        for leaf, next_leaf in zip(obs, next_obs, strict=True):
+            leaf[start:] = next_leaf[start - 1 : -1]
+        for t, rows, first_obs in self._resets:
+            for leaf, values in zip(obs, first_obs, strict=True):
+                if self._uses_numpy:
+                    leaf.numpy()[t, rows] = values
+                else:
+                    leaf[t].index_copy_(0, rows, values)
+        return ArrayTrajectory(obs, next_obs, reward, terminated, truncated)
+
+
+# -- TensorDicts
+
+
+class TensorDictBuffer:
+    """Collects steps leaf by leaf and stacks them into one TensorDict.
+
+    Small leaves are kept in lists and stacked at the end, which is fastest.
+
+    Args:
+        dim: the dimension of the result along which steps are stacked.
+        max_steps: the maximum number of steps.
+        length_is_known: whether there are exactly `max_steps` steps.
+        time_first: make time the first dimension in memory, for any `dim`; this is faster to write.
+    """
+
+    def __init__(self, dim: int, max_steps: int, length_is_known: bool, time_first: bool = False):
+        self._dim, self._max_steps, self._length_is_known = dim, max_steps, length_is_known
+        self._time_dim = 0 if time_first else dim  # where time is in memory
+        self._columns: _NestedColumns | None = None
+        self._device: torch.device | None = None
+        self._names: list[str | None] = []
+        self._count = 0
+
+    def add(self, data: TensorDictBase) -> None:
+        """Adds a step.
+
+        Raises:
+            SpaceError: if its entries differ from those of the first step, or the shape or dtype of one does.
+        """
+        if self._columns is None:
+            self._device, self._names = data.device, list(data.names)
+            self._columns = _NestedColumns(data, self._column)
+        if not self._columns.append(data):
+            changed = sorted(repr(".".join(path)) for path in set(self._columns.paths()) ^ set(_paths(data)))
+            raise SpaceError(
+                f"Expected all steps to have the same entries, got a change of {', '.join(changed)} at step "
+                f"{self._count}. Return them in every step, or use return_contiguous=False."
+            )
+        self._count += 1
+
+    def _column(self, value: Any) -> Any:
+        size = value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+        if size < _MIN_BLOCK_BYTES or value.requires_grad:
+            return []
+        if not self._length_is_known and (value.device.type != "cpu" or size * self._max_steps > _MAX_PREALLOC_BYTES):
+            return []
+        return _CheckedColumn(value, self._time_dim, self._max_steps)
+
+    def to_tensordict(self) -> TensorDict:
+        """Returns all steps in one TensorDict, in which dimension `dim` is named "time"."""
+        assert self._columns is not None
+        data = self._build(self._columns)
+        data.names = [*self._names[: self._dim], "time", *self._names[self._dim :]]
+        return data
+
+    def _build(self, branch: _NestedColumns, prefix: Path = ()) -> TensorDict:
+        columns, size = branch.columns, branch.size
+        values: dict[str, Any] = {}
+        for name in list(columns):
+            column = columns.pop(name)  # frees the memory of each column after stacking it
+            path = (*prefix, name)
+            values[name] = self._build(column, path) if type(column) is _NestedColumns else self._leaf(path, column)
+        return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
+
+    def _leaf(self, path: Path, column: Any) -> Any:
+        if isinstance(column, _CheckedColumn):
+            return _first_steps(column.memory, self._count, self._time_dim).movedim(self._time_dim, self._dim)
+        stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
+        try:
+            if isinstance(column[0], Tensor):
+                return stack(column, self._time_dim).movedim(self._time_dim, self._dim)
+            return stack(column, self._dim)
+        except RuntimeError as error:
+            shapes = list(dict.fromkeys(tuple(value.shape) for value in column))
+            if len(shapes) < 2:
+                raise
+            raise SpaceError(
+                f"Expected equal shapes in all steps at {'.'.join(path)!r}, got {shapes[0]} and {shapes[1]}. Use "
+                "return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
+            ) from error
+
+
+class _NestedColumns:
+    """One column per entry of a TensorDict; a collection of any other type is one entry.
+
+    Args:
+        data: the first step, which is not added yet.
+        column: makes the column of a leaf: a list, or a `_CheckedColumn`.
+    """
+
+    __slots__ = ("columns", "size")
+
+    def __init__(self, data: TensorDictBase, column: Callable[[Any], object]):
+        self.size = data.batch_size
+        self.columns: dict[str, Any] = {
+            name: _NestedColumns(value, column) if type(value) is TensorDict else column(value)
+            for name, value in data.items()
+        }
+
+    def append(self, data: TensorDictBase) -> bool:
+        """Adds the entries of a step; returns False if they differ from those of the first step."""
+        columns, count = self.columns, 0
+        for name, value in data.items():
+            column = columns.get(name)
+            if type(column) is list and type(value) is not TensorDict:
+                column.append(value)
+            elif type(column) is _NestedColumns and type(value) is TensorDict:
+                if not column.append(value):
+                    return False
+            elif type(column) is not _CheckedColumn or type(value) is TensorDict:
+                return False
+            elif value.requires_grad:  # preallocated memory would lose the gradient
+                columns[name] = [*column.steps[: column.count], value]
+            else:
+                column.append(value)
+            count += 1
+        return count == len(columns)
+
+    def paths(self, prefix: Path = ()) -> Iterator[Path]:
+        """Yields the paths of the columns."""
+        for name, column in self.columns.items():
+            if type(column) is _NestedColumns:
+                yield from column.paths((*prefix, name))
+            else:
+                yield (*prefix, name)
+
+
+class _CheckedColumn(Column):
+    """A column for values of one shape and dtype, which are appended."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, example: Tensor, dim: int, steps: int):
+        super().__init__(example.new_empty((*example.shape[:dim], steps, *example.shape[dim:])), dim)
+        self.count = 0
+
+    def append(self, value: Tensor) -> None:
+        row = self.steps[self.count]
+        if value.shape != row.shape:
+            raise SpaceError(f"Expected shape {tuple(row.shape)} in every step, got {tuple(value.shape)}.")
+        if value.dtype != row.dtype:
+            raise SpaceError(f"Expected {row.dtype} in every step, got {value.dtype}.")
+        row.copy_(value)
+        self.count += 1
+
+
+def _paths(data: TensorDictBase, prefix: Path = ()) -> Iterator[Path]:
+    """Yields the paths of the leaves of nested TensorDicts."""
+    for name, value in data.items():
+        if type(value) is TensorDict:
+            yield from _paths(value, (*prefix, name))
+        else:
+            yield (*prefix, name)

@@ -1,0 +1,29 @@
+"""Recorders, which are transforms that write what passes through an environment, and loggers."""
+
+from .loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    TensorboardLogger,
+    WandbLogger,
+    generate_exp_name,
+    get_logger,
+)
+from .recorder import PixelRenderTransform, TensorDictRecorder, VideoRecorder
+from .video import VideoWriter
+
+__all__ = [
+    "CSVLogger",
+    "Logger",
+    "MLFlowLogger",
+    "PixelRenderTransform",
+    "TensorBoardLogger",
+    "TensorDictRecorder",
+    "TensorboardLogger",
+    "VideoRecorder",
+    "VideoWriter",
+    "WandbLogger",
+    "generate_exp_name",
+    "get_logger",
+]

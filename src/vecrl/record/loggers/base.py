@@ -1,0 +1,214 @@
+"""What all loggers have in common. This module must not know a logging service."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ..video import VideoWriter, frames_of
+
+
+class Logger(ABC):
+    """Writes numbers, texts and videos of an experiment.
+
+    A subclass gives `_create_experiment`, `log_scalar`, `log_histogram`, `log_str`, `log_hparams` and `_add_video`.
+
+    Args:
+        exp_name: the name of the experiment.
+        log_dir: the folder of all experiments.
+
+    Attributes:
+        exp_name, log_dir: as given.
+        experiment: the object of the service that stands for the experiment.
+        video_fps: frames per second of videos that name none.
+        video_suffix: the format of videos, a suffix of `vecrl.record.video.VIDEO_SUFFIXES`.
+    """
+
+    video_fps: float = 30.0
+    video_suffix = ".mp4"
+
+    def __init__(self, exp_name: str, log_dir: str | Path):
+        self.exp_name, self.log_dir = exp_name, str(log_dir)
+        self._counts: Counter[str] = Counter()
+        self.experiment = self._create_experiment()
+
+    @abstractmethod
+    def _create_experiment(self) -> Any:
+        """Returns the object that stands for the experiment."""
+
+    def _next_step(self, series: str, step: int | None) -> int:
+        """Counts a value of a series, and returns its step: `step`, or the number of earlier values."""
+        count = self._counts[series]
+        self._counts[series] += 1
+        return count if step is None else step
+
+    @abstractmethod
+    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+        """Writes a number.
+
+        Args:
+            name: the name of the series; "/" separates groups.
+            value: the number.
+            step: its position; by default the number of values that the series has.
+        """
+
+    @abstractmethod
+    def log_str(self, name: str, value: str, step: int | None = None) -> None:
+        """Writes a text; the arguments are those of `log_scalar`."""
+
+    @abstractmethod
+    def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
+        """Writes the distribution of numbers.
+
+        Args:
+            name, step: see `log_scalar`.
+            data: the numbers, in any shape.
+            kwargs: `bins`, the number of bins.
+        """
+
+    @abstractmethod
+    def log_hparams(self, cfg: Mapping[str, Any]) -> None:
+        """Writes the settings of the experiment.
+
+        Args:
+            cfg: settings by name; may be nested.
+        """
+
+    def log_metrics(
+        self, metrics: Mapping[str, Any] | TensorDictBase, step: int | None = None, *, keys_sep: str = "/"
+    ) -> dict[str, float]:
+        """Writes several numbers.
+
+        Args:
+            metrics: numbers, or tensors of one element, by name; may be nested.
+            step: see `log_scalar`.
+            keys_sep: separates the parts of nested names.
+
+        Returns:
+            The numbers by name.
+        """
+        numbers = {name: float(value) for name, value in flatten(metrics, keys_sep).items()}
+        for name, value in numbers.items():
+            self.log_scalar(name, value, step)
+        return numbers
+
+    def new_video(self, fps: float | None = None) -> VideoWriter:
+        """Returns a video to write frames to, which `log_video` takes when it is complete."""
+        return VideoWriter(fps=fps or self.video_fps, suffix=self.video_suffix, folder=self._video_folder())
+
+    def log_video(
+        self,
+        name: str,
+        video: Tensor | np.ndarray | VideoWriter,
+        step: int | None = None,
+        *,
+        fps: float | None = None,
+    ) -> None:
+        """Writes a video.
+
+        Args:
+            name, step: see `log_scalar`.
+            video: `[T, C, H, W]` or `[T, H, W, C]`, uint8 or floats in [0, 1]; further leading sizes make a grid. Or
+                a video from `new_video`, which is closed.
+            fps: frames per second; by default `video_fps`. A video from `new_video` has its own.
+
+        Raises:
+            ValueError: the video has no frames, or its shape does not fit.
+        """
+        if not isinstance(video, VideoWriter):
+            frames, video = frames_of(video), self.new_video(fps)
+            try:
+                for frame in frames:
+                    video.write(frame)
+            except BaseException:
+                video.discard()
+                raise
+        if not video.num_frames:
+            video.discard()
+            raise ValueError(f"Expected a video with frames for {name!r}, got none.")
+        self._add_video(name, video, step)
+
+    @abstractmethod
+    def _add_video(self, name: str, video: VideoWriter, step: int | None) -> None:
+        """Closes a video and adds it to the experiment."""
+
+    def _video_folder(self) -> Path:
+        """Returns the folder of videos that are not complete."""
+        return Path(self.log_dir, self.exp_name)
+
+    def close(self) -> None:  # noqa: B027 -- optional
+        """Ends the experiment; everything is written."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(exp_name={self.exp_name!r}, log_dir={self.log_dir!r})"
+
+
+def import_library(module: str, library: str) -> Any:
+    """Imports and returns a module of a logging service.
+
+    Raises:
+        ImportError: the library is not installed; the message names the extra.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f'Expected {library} for this logger, got none. Install it with: pip install "vecrl[loggers]"'
+        ) from error
+
+
+def flatten(values: Any, separator: str = "/", prefix: str = "") -> dict[str, Any]:
+    """Returns nested mappings or TensorDicts as one dict; names are joined by `separator`.
+
+    >>> flatten({"loss": {"actor": 1.0, "critic": 2.0}, "step": 3})
+    {'loss/actor': 1.0, 'loss/critic': 2.0, 'step': 3}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping | TensorDictBase):
+            flat |= flatten(value, separator, path + separator)
+        else:
+            flat[path] = value
+    return flat
+
+
+def series_path(folder: Path, name: str, suffix: str) -> Path:
+    """Returns the path of the file of a series in `folder`, and makes its folder.
+
+    Raises:
+        ValueError: the name is empty or leads out of the folder.
+    """
+    parts = name.split("/")
+    if not all(parts) or ".." in parts or any("\0" in part for part in parts):
+        raise ValueError(f"Expected a name such as 'train/loss', got {name!r}.")
+    path = folder.joinpath(*parts[:-1], parts[-1] + suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def generate_exp_name(model_name: str, experiment_name: str) -> str:
+    """Returns a name for an experiment that no other has: both names, random digits and the time.
+
+    >>> generate_exp_name("ppo", "pong").startswith("ppo_pong_")
+    True
+    """
+    name = re.sub(r"[/\\\s]+", "-", f"{model_name}_{experiment_name}")
+    return f"{name}_{secrets.token_hex(4)}_{datetime.now():%y_%m_%d-%H_%M_%S}"

@@ -1,0 +1,308 @@
+"""Writes videos frame by frame, so that memory holds a frame and not a film. This module must not know environments."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .raw_tensor import RawTensor
+
+VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov", ".gif", ".png", ".pt", ".memmap")
+_SHEET_FRAMES = 24  # the maximum number of frames on a contact sheet
+_GIF_FILTER = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # one palette for each frame
+
+
+class VideoWriter:
+    """Writes the frames of a video to a file as they arrive.
+
+    The file is written under a temporary name in its folder, and gets its own name when it is complete. So no
+    incomplete file has the name of a video.
+
+    Args:
+        path: the file. Its suffix selects the format: a film by ffmpeg (".mp4", ".mkv", ".mov", ".gif"); a contact
+            sheet of at most 24 frames, evenly spread over the video (".png"); a tensor `[1, T, 3, H, W]` uint8 by
+            `torch.save` (".pt") or as the bare bytes that `tensordict.MemoryMappedTensor` reads (".memmap"). None for a
+            temporary file, which `close` moves to a path given then; `suffix` and `folder` say which.
+        fps: frames per second.
+        suffix, folder: the suffix and the folder of the temporary file if there is no path.
+
+    Raises:
+        ValueError: the suffix is unknown.
+        ImportError: imageio-ffmpeg is not installed, which films need.
+
+    >>> import tempfile, torch
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with VideoWriter(f"{folder.name}/noise.gif", fps=10) as video:
+    ...     for _ in range(5):
+    ...         video.write(torch.randint(256, (32, 48, 3), dtype=torch.uint8))
+    >>> video.num_frames, video.frame_shape, video.path.name
+    (5, (32, 48, 3), 'noise.gif')
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        fps: float = 30.0,
+        suffix: str = ".mp4",
+        folder: str | Path = ".",
+    ):
+        self.path = None if path is None else Path(path)
+        suffix = suffix if self.path is None else self.path.suffix.lower()
+        if suffix not in VIDEO_SUFFIXES:
+            raise ValueError(f"Expected a video file with a suffix of {VIDEO_SUFFIXES}, got {suffix or str(path)!r}.")
+        folder = Path(folder) if self.path is None else self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        self._draft = folder / f".{secrets.token_hex(8)}{suffix}"
+        self.fps = fps
+        self.num_frames = 0
+        self.frame_shape: tuple[int, ...] = ()
+        self._sink: _Sink | None = _make_sink(self._draft, fps)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the video is finished or discarded."""
+        return self._sink is None
+
+    def write(self, frame: Tensor | np.ndarray) -> None:
+        """Adds a frame.
+
+        Args:
+            frame: `[H, W, 3]`, `[3, H, W]`, or the same with 1 or 4 channels, or `[H, W]`; integers in
+                [0, 255], or floats in [0, 1].
+
+        Raises:
+            ValueError: it has another shape or dtype, another size than the frames before, or the video is closed.
+        """
+        if self._sink is None:
+            raise ValueError("Expected an open video, got a frame for a closed one. Make a new VideoWriter.")
+        image = to_rgb(frame)
+        if self.num_frames and image.shape != self.frame_shape:
+            raise ValueError(f"Expected frames of shape {self.frame_shape}, as the first, got {image.shape}.")
+        self.frame_shape = image.shape
+        self._sink.write(image)
+        self.num_frames += 1
+
+    def close(self, path: str | Path | None = None) -> Path | None:
+        """Finishes the video.
+
+        Args:
+            path: the file to move it to, with the same suffix; by default the path given to the constructor.
+
+        Returns:
+            The path of the file; None if there were no frames, and so no file.
+
+        Raises:
+            ValueError: there is no path.
+        """
+        if self._sink is None:
+            return self.path
+        self.path = self.path if path is None else Path(path)
+        if self.path is None:
+            raise ValueError("Expected the path of the video, got none. Give one to the constructor or to close.")
+        sink, self._sink = self._sink, None
+        try:
+            sink.close()
+            if self.num_frames:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._draft.replace(self.path)
+        finally:
+            self._draft.unlink(missing_ok=True)
+        return self.path if self.num_frames else None
+
+    def discard(self) -> None:
+        """Ends the video without a file. Has no effect on a closed one."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            try:
+                sink.close()
+            finally:
+                self._draft.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self):
+        if getattr(self, "_sink", None) is not None:
+            self.discard()
+
+
+def to_rgb(frame: Tensor | np.ndarray) -> np.ndarray:
+    """Returns a frame as an array `[H, W, 3]` uint8.
+
+    Args:
+        frame: `[H, W, C]`, `[C, H, W]` with 1, 3 or 4 channels, or `[H, W]`; integers in [0, 255], or floats in [0, 1].
+            If both the first and the last size could be channels, the last is.
+
+    Raises:
+        ValueError: it has another shape or dtype.
+    """
+    image = frame.detach().cpu().numpy() if isinstance(frame, Tensor) else np.asarray(frame)
+    if image.ndim == 3 and image.shape[-1] not in (1, 3, 4) and image.shape[0] in (1, 3, 4):
+        image = np.moveaxis(image, 0, -1)
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.ndim != 3 or image.shape[-1] not in (1, 3, 4) or 0 in image.shape:
+        raise ValueError(
+            f"Expected a frame [H, W, C] or [C, H, W] with 1, 3 or 4 channels, or [H, W], got shape {frame.shape}."
+        )
+    if np.issubdtype(image.dtype, np.floating):
+        image = np.round(np.clip(np.nan_to_num(image), 0.0, 1.0) * 255.0).astype(np.uint8)
+    elif image.dtype == np.bool_:
+        image = image.astype(np.uint8) * np.uint8(255)
+    elif np.issubdtype(image.dtype, np.integer):
+        image = image.clip(0, 255).astype(np.uint8, copy=False)
+    else:
+        raise ValueError(f"Expected a frame of integers, or of floats in [0, 1], got {image.dtype}. Convert it.")
+    return np.ascontiguousarray(np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image[..., :3])
+
+
+def tile(frames: Tensor | np.ndarray | Sequence[np.ndarray], columns: int | None = None) -> np.ndarray:
+    """Arranges frames in a grid, row by row; missing frames of the last row are black.
+
+    Args:
+        frames: `[N, ...]`, each frame as in `to_rgb`.
+        columns: the number of columns; by default about as many as rows.
+
+    Returns:
+        An image `[rows * H, columns * W, 3]` uint8.
+
+    >>> tile(np.zeros((5, 10, 20, 3), np.uint8)).shape
+    (20, 60, 3)
+    """
+    images = np.stack([to_rgb(frame) for frame in frames])
+    count, height, width, channels = images.shape
+    columns = columns or math.ceil(math.sqrt(count))
+    rows = -(-count // columns)
+    grid = np.zeros((rows * columns, height, width, channels), np.uint8)
+    grid[:count] = images
+    grid = grid.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
+    return grid.reshape(rows * height, columns * width, channels)
+
+
+def frames_of(video: Tensor | np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the frames of a video `[T, C, H, W]`, `[T, H, W, C]`, or the same with leading sizes, as grids.
+
+    Raises:
+        ValueError: the video has fewer than four dimensions.
+    """
+    if video.ndim < 4:
+        raise ValueError(f"Expected a video [..., T, C, H, W], got shape {tuple(video.shape)}.")
+    batch = video.reshape(math.prod(video.shape[:-4]), *video.shape[-4:])
+    for step in range(batch.shape[1]):
+        frames = batch[:, step]
+        yield to_rgb(frames[0]) if len(frames) == 1 else tile(frames)
+
+
+# -- formats
+
+
+class _Sink(Protocol):
+    """Writes images `[H, W, 3]` uint8 of one size to a file."""
+
+    def write(self, image: np.ndarray) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _make_sink(path: Path, fps: float) -> _Sink:
+    if path.suffix == ".png":
+        return _ContactSheet(path)
+    if path.suffix in (".pt", ".memmap"):
+        return _TensorFile(path)
+    return _Film(path, fps)
+
+
+class _Film:
+    """A film encoded by an ffmpeg process."""
+
+    def __init__(self, path: Path, fps: float):
+        try:
+            import imageio_ffmpeg
+        except ImportError as error:
+            raise ImportError(
+                'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
+            ) from error
+        self._library, self._path, self._fps = imageio_ffmpeg, path, fps
+        self._process: Any = None
+
+    def write(self, image: np.ndarray) -> None:
+        image = _pad_to_even(image)
+        if self._process is None:
+            size = image.shape[1], image.shape[0]
+            options: dict[str, Any] = {"macro_block_size": 2}
+            if self._path.suffix == ".gif":
+                filters = ["-filter_complex", _GIF_FILTER]
+                options = {"codec": "gif", "pix_fmt_out": "pal8", "macro_block_size": 1, "output_params": filters}
+            self._process = self._library.write_frames(str(self._path), size, fps=self._fps, **options)
+            self._process.send(None)
+        self._process.send(image)
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+
+class _ContactSheet:
+    """An image of evenly spaced frames. When there are too many, every second one is dropped."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._images: list[np.ndarray] = []
+        self._interval, self._count = 1, 0
+
+    def write(self, image: np.ndarray) -> None:
+        if self._count % self._interval == 0:
+            self._images.append(image)
+        self._count += 1
+        if len(self._images) > _SHEET_FRAMES:
+            self._images, self._interval = self._images[::2], 2 * self._interval
+
+    def close(self) -> None:
+        if self._images:
+            from PIL import Image
+
+            Image.fromarray(tile(self._images)).save(self._path, format="png")
+
+
+class _TensorFile:
+    """A tensor `[1, T, 3, H, W]` uint8 in a file."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._is_bare = path.suffix == ".memmap"
+        self._frames = RawTensor(path if self._is_bare else path.with_suffix(".raw"))
+
+    def write(self, image: np.ndarray) -> None:
+        self._frames.append(torch.from_numpy(image).permute(2, 0, 1))
+
+    def close(self) -> None:
+        if self._is_bare:
+            self._frames.close()
+            return
+        try:
+            if self._frames.length:
+                torch.save(self._frames.read()[None], self._path)
+        finally:
+            self._frames.remove()
+
+
+def _pad_to_even(image: np.ndarray) -> np.ndarray:
+    """Repeats the last row or column of an image if their number is odd, since videos need even sizes."""
+    height, width = image.shape[:2]
+    return np.ascontiguousarray(np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))

@@ -1,0 +1,74 @@
+"""Checks of arguments that recur in constructors, so that the same mistake gets the same message everywhere.
+
+This module must import nothing of vecrl except `errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+
+import numpy as np
+
+from .errors import SpaceError
+
+
+def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:
+    """Returns a number of things, at least 1, as an int.
+
+    Args:
+        name: the name of the argument in the message.
+        value: an integer; a float without a fraction is one too, a bool is not.
+        error: the class of the error.
+
+    Raises:
+        Exception: (of the class `error`) `value` is not such a number.
+
+    >>> parse_count("steps", 3.0)
+    3
+    """
+    return _parse_count(name, value, "", error)
+
+
+def parse_optional_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int | None:
+    """Returns None for None, and otherwise the number that `parse_count` returns."""
+    return None if value is None else _parse_count(name, value, ", or None", error)
+
+
+def _parse_count(name: str, value: object, alternative: str, error: type[Exception]) -> int:
+    is_bool = isinstance(value, bool)
+    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and value >= 1 and value % 1 == 0:
+        return int(value)
+    raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
+
+
+def check_seconds(name: str, value: float | None) -> None:
+    """Raises a `ValueError` unless `value` is None or above 0."""
+    if value is not None and not value > 0:
+        raise ValueError(f"Expected {name} to be a number of seconds above 0, or None, got {value!r}.")
+
+
+def check_choice(name: str, value: object, choices: Iterable[object], advice: str = "") -> None:
+    """Raises a `ValueError` unless `value` is one of `choices`.
+
+    >>> check_choice("color", "blue", ["red", "green"], " Paint it.")
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected color to be 'red' or 'green', got 'blue'. Paint it.
+    """
+    choices = list(choices)
+    if value not in choices:
+        *names, last = map(repr, choices)
+        raise ValueError(f"Expected {name} to be {', '.join(names)} or {last}, got {value!r}.{advice}")
+
+
+def check_length(name: str, values: Sized | None, count: int) -> None:
+    """Raises a `SpaceError` unless `values` is None or has one item for each of `count` environments."""
+    if values is not None and len(values) != count:
+        raise SpaceError(f"Expected {count} {name}, one per environment, got {len(values)}.")
+
+
+def check_callables(expected: str, functions: Iterable[object], advice: str) -> None:
+    """Raises a `SpaceError` that names the first item of `functions` that cannot be called."""
+    for index, function in enumerate(functions):
+        if not callable(function):
+            raise SpaceError(f"Expected {expected}, got {type(function).__name__} as item {index}. {advice}")

@@ -1,0 +1,329 @@
+"""`BatchedVectorEnv`: a vector environment over a batched simulator, with NumPy arrays for gymnasium and with tensors.
+
+The three auto-reset modes are computed with row masks, because reading which rows ended would make the host wait for
+the device at every step. This module must not know any simulator, only the `BatchSimulator` interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engine.infos import Info, InfoDict
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
+from ..engine.space_layout import Tree
+from ..engine.transition import AutoresetMode, GymStep
+from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
+from ..errors import ClosedError, PendingError, SpaceError
+from .base import BaseVectorEnv, Facts, seeds_of
+from .checked_simulator import CheckedSimulator, select_rows
+
+TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, InfoDict]
+
+
+class BatchedVectorEnv(BaseVectorEnv):
+    """gymnasium's vector interface over a `BatchSimulator` with tensors as arrays.
+
+    Args:
+        simulator: the simulator; `close` closes it too. If it has `step_and_reset` (as the native tasks do), one call
+            of that makes a same-step transition.
+        autoreset_mode: "same_step", "next_step" or "disabled", or gymnasium's `AutoresetMode`; see
+            `vecrl.engine.transition` for the contents of each field in each mode.
+        num_episodes: the number of episodes that each row runs after a `reset`. After that the row reports terminated
+            and truncated, a reward of NaN and an observation of NaN (0 for integers), until the next `reset`.
+        empty_info: whether infos are always `{}`.
+        episode_stats: whether to record each episode's return and length on the device, in `info["episode"]`.
+
+    `reset` and `step` return NumPy arrays, as every instance of `gymnasium.vector.VectorEnv` does, so that
+    gymnasium's wrappers work. `tensor_reset` and `tensor_step` return tensors on the simulator's device instead; they
+    make no copy and do not wait for the device. `TorchWrapper` uses them.
+
+    A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos; later calls
+    never overwrite them. Infos of `tensor_step` have whole batches at every step, each with a mask of its valid rows:
+    `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` if `episode_stats`. Infos of
+    `step` have gymnasium's format: every entry has its mask, and `final_obs` (an object array with None in the other
+    rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The simulator's infos are
+    those of the step, before any reset.
+
+    Raises:
+        SpaceError: a space is neither a `Box` nor a `Discrete`.
+        TypeError: the simulator lacks a method of `BatchSimulator`.
+        ValueError: `num_episodes` is less than 1, or given in disabled mode.
+
+    >>> from vecrl.simulators.native import make_native
+    >>> env = BatchedVectorEnv(make_native("CartPole-v1", 2), autoreset_mode="same_step")
+    >>> obs, info = env.reset(seed=3)
+    >>> obs, reward, terminated, truncated, info = env.step(np.array([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    ((2, 4), array([1., 1.]), [])
+    >>> obs, reward, terminated, truncated, info = env.tensor_step(torch.tensor([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    (torch.Size([2, 4]), tensor([1., 1.]), ['_final_obs', 'final_obs'])
+    >>> env.close()
+    """
+
+    copy = True  # gymnasium's attribute: later calls never overwrite results
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
+
+    def __init__(
+        self,
+        simulator: BatchSimulator,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_episodes: int | None = None,
+        empty_info: bool = False,
+        episode_stats: bool = False,
+    ):
+        mode = _mode(autoreset_mode)
+        if num_episodes is not None and num_episodes < 1:
+            raise ValueError(f"Expected num_episodes to be at least 1, or None for no limit, got {num_episodes!r}.")
+        if num_episodes is not None and mode is AutoresetMode.DISABLED:
+            raise ValueError(
+                "Expected an auto-reset mode with num_episodes, got disabled mode. "
+                "Choose same-step or next-step mode, or omit num_episodes."
+            )
+        self._checked = CheckedSimulator(simulator)
+        super().__init__(simulator.num_envs, simulator.observation_space, simulator.action_space)
+        self.simulator = simulator
+        self.autoreset_mode = mode
+        self.num_episodes = num_episodes
+        self.render_mode = simulator.render_mode
+        self.metadata = simulator.metadata | {"autoreset_mode": self.autoreset_mode}
+        self.device = torch.device(simulator.device)
+        self._infos = not empty_info
+        self._stats = episode_stats and self._infos
+        self._is_fused = isinstance(simulator, SupportsStepAndReset)
+        self._needs_reset = True
+        self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._reset_counters()
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, InfoDict]:
+        """Resets every row and returns the observations.
+
+        Args:
+            seed: None continues each row's random stream; an int seeds row i with seed + i; a sequence contains one
+                seed per row.
+            options: passed to the simulator. `options["reset_mask"]`, bool `[n]`, selects the rows to reset; the
+                observations of the other rows are returned unchanged.
+
+        Returns:
+            Observations, an array `[n, ...]`, and `{}`.
+        """
+        obs, info = self.tensor_reset(seed=seed, options=options)
+        return _to_numpy(obs), info
+
+    def tensor_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, InfoDict]:
+        """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
+        self._require_open()
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        seeds = seeds_of(seed, self.num_envs)
+        if mask is None:
+            obs = self._checked.reset(seeds, options or None)
+            self._reset_counters()
+            self._needs_reset = False
+            return obs, {}
+        self._require_reset()
+        mask = self._tensor(mask, "reset_mask")
+        obs = self._checked.reset_rows(mask, seeds, options)
+        self._reset_counters(mask)
+        return self._mask_finished(self._is_finished(), obs), {}
+
+    def step(self, actions: Tree) -> GymStep:
+        """Steps every row and returns the results.
+
+        Args:
+            actions: `[n, ...]`, a tensor on any device or anything that NumPy converts to an array.
+
+        Returns:
+            Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos. All are arrays.
+
+        Raises:
+            SpaceError: the actions do not have the shape of n elements of the action space, or the simulator returned
+                another shape, dtype or device than its spaces declare.
+            WorkerError: the simulator raised an exception.
+            PendingError: `reset` was not called yet.
+            ClosedError: `close` was called.
+        """
+        obs, reward, terminated, truncated, info = self.tensor_step(actions)
+        flags = _to_numpy(terminated), _to_numpy(truncated)
+        return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
+
+    def tensor_step(self, actions: Tree) -> TensorStep:
+        """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
+        self._require_open()
+        self._require_reset()
+        actions = self._tensor(actions, "actions")
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            return self._same_step(actions)
+        return self._next_step(actions)
+
+    def _same_step(self, actions: Tensor) -> TensorStep:
+        if self._is_fused and self.num_episodes is None:
+            step, done, obs = self._checked.step_and_reset(actions)
+            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
+        finished = self._is_finished()
+        step = self._checked.step(actions)
+        done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
+        # A row that ended its last episode is not reset, so that `obs` is its final observation.
+        obs = self._checked.reset_where(done & ~self._is_finished())
+        return self._make_result(step, obs, done, self._no_rows, finished)
+
+    def _next_step(self, actions: Tensor) -> TensorStep:
+        """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
+        finished = self._is_finished()
+        restarting = self._done & ~finished
+        step = self._checked.step(actions)
+        done = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~restarting, finished)
+        obs = step.next_obs
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            obs = self._checked.reset_where(restarting)
+            self._done = done
+        return self._make_result(step, obs, done, restarting, finished)
+
+    def _make_result(
+        self, step: BatchStep, obs: Tensor, done: Tensor, restarting: Tensor, finished: Tensor
+    ) -> TensorStep:
+        info = self._info(step, done, restarting | finished)
+        reward, terminated, truncated = step.reward, step.terminated, step.truncated
+        if restarting is not self._no_rows:
+            reward = torch.where(restarting, 0, reward)
+            terminated, truncated = terminated & ~restarting, truncated & ~restarting
+        if self.num_episodes is not None:
+            reward = torch.where(finished, torch.nan, reward)
+            terminated, truncated = terminated | finished, truncated | finished
+        return self._mask_finished(finished, obs), reward, terminated, truncated, info
+
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
+        if not self._infos:
+            return {}
+        info: InfoDict = dict(step.info)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info["final_obs"], info["_final_obs"] = step.next_obs, done
+        if self._stats:
+            returns = torch.where(not_stepped, self._returns, self._returns + step.reward)
+            lengths = self._lengths + ~not_stepped
+            info["episode"], info["_episode"] = {"r": returns, "l": lengths}, done
+            self._returns, self._lengths = torch.where(done, 0, returns), torch.where(done, 0, lengths)
+        return info
+
+    # -- counters, all on the device ---------------------------------------------------------------
+
+    def _reset_counters(self, mask: Tensor | None = None) -> None:
+        """Resets the counters of the rows in `mask` (None: all)."""
+        if mask is None:
+            n, device = self.num_envs, self.device
+            self._done = self._no_rows
+            self._episodes_left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
+            self._returns = torch.zeros(n, dtype=torch.float64, device=device)
+            self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
+            return
+        self._done = self._done & ~mask
+        self._episodes_left = torch.where(mask, self.num_episodes or 1, self._episodes_left)
+        self._returns = torch.where(mask, 0, self._returns)
+        self._lengths = torch.where(mask, 0, self._lengths)
+
+    def _is_finished(self) -> Tensor:
+        """Returns the mask of the rows that have run their `num_episodes`."""
+        return self._no_rows if self.num_episodes is None else self._episodes_left == 0
+
+    def _count_down(self, step_done: Tensor, finished: Tensor) -> Tensor:
+        """Subtracts ended episodes from the episodes left; returns the mask of the rows with a counted episode."""
+        if self.num_episodes is None:
+            return step_done
+        counted = step_done & ~finished
+        self._episodes_left = self._episodes_left - counted.int()
+        return counted
+
+    def _mask_finished(self, finished: Tensor, obs: Tensor) -> Tensor:
+        if self.num_episodes is None:
+            return obs
+        return select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _tensor(self, value: Any, name: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = torch.from_numpy(np.array(value))  # copied, because torch cannot share read-only arrays
+        if value.ndim == 0 or value.shape[0] != self.num_envs:
+            raise SpaceError(
+                f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "
+                f"got shape {tuple(value.shape)}."
+            )
+        return value if value.device == self.device else value.to(self.device)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self} is closed. Make a new one.")
+
+    def _require_reset(self) -> None:
+        if self._needs_reset:
+            raise PendingError("Expected a reset before this call. Call reset to reset all environments first.")
+
+    def _state_facts(self) -> Facts:
+        modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
+        return super()._state_facts() | modes
+
+    # -- the rest of gymnasium's interface ---------------------------------------------------------
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Returns one frame `[height, width, 3]` uint8 per row, or None if there is no render mode."""
+        self._require_open()
+        return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
+
+    def close_extras(self, **_: object) -> None:
+        """Closes the simulator."""
+        self.simulator.close()
+
+    def __enter__(self) -> BatchedVectorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def _to_numpy(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy()
+
+
+def _numpy_info(info: Info, num_envs: int) -> InfoDict:
+    """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
+    result: InfoDict = {}
+    for key, value in info.items():
+        if f"_{key}" in info or not key.startswith("_"):
+            mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
+            if mask.any():
+                result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
+    if "final_obs" in result:
+        step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
+        result |= {"final_info": step_info, "_final_info": result["_final_obs"]}
+    return result
+
+
+def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numpy_entry(name, leaf, mask) for name, leaf in value.items()}
+    array = _to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+    if key != "final_obs":
+        return array
+    rows = np.full(len(mask), None, object)
+    for row in np.flatnonzero(mask):
+        rows[row] = array[row]
+    return rows

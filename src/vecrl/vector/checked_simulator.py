@@ -1,0 +1,268 @@
+"""`CheckedSimulator`: calls a `BatchSimulator`, checks what it returns, and raises its exceptions as `WorkerError`.
+
+Every interface over a batched simulator calls it by this class, so that the author of a simulator reads the same
+messages everywhere. Checks compare shapes, dtypes and devices, and never the values, so no call waits for a device.
+This module must not know any simulator, nor auto-reset modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Tensor
+
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
+from ..engine.space_layout import Layout
+from ..engine.worker import describe_failure
+from ..errors import SpaceError, VecrlError, WorkerError
+
+STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
+STATE_NAMES = ("get_state", "set_state")
+ALL_NAMES = (*STEP_NAMES, *STATE_NAMES, "metadata", "render_mode", "render", "close")
+Seeds = Sequence[int | None] | None
+Options = Mapping[str, object] | None
+
+
+class CheckedSimulator:
+    """The methods of a `BatchSimulator`, with checks of their arguments and results.
+
+    The first result of each method is checked completely, later ones by the shapes of observations and rewards. Actions
+    are converted to the dtype of the action space. A simulator with the attribute `checks_actions` gets them unchanged.
+
+    Args:
+        simulator: the simulator.
+
+    Raises:
+        TypeError: the simulator lacks an attribute or a method that every caller needs.
+
+    All methods raise `SpaceError` if an argument or a result has the wrong shape, dtype or device, and `WorkerError`,
+    with the exception as its cause, if the simulator raises an exception that vecrl does not define.
+    """
+
+    def __init__(self, simulator: BatchSimulator):
+        require(simulator, STEP_NAMES)
+        self.simulator = simulator
+        self._checked: set[str] = set()
+        self._rows = (simulator.num_envs,)
+        self._obs_shape = _batch_shape(simulator.observation_space, simulator.num_envs)
+        self._steps_rows = isinstance(simulator, SupportsStepWhere)
+        self._action_shape: tuple[int, ...] | None = None
+        self._action_dtype: torch.dtype | None = None
+        if not getattr(simulator, "checks_actions", False):
+            self._action_shape = _batch_shape(simulator.action_space, simulator.num_envs)
+            self._action_dtype = getattr(torch, _dtype_name(simulator.action_space), None)
+
+    # -- the methods of a simulator ------------------------------------------------------------------
+
+    def reset(self, seeds: Seeds = None, options: Options = None) -> Tensor:
+        """Calls `BatchSimulator.reset`."""
+        try:
+            obs = self.simulator.reset(seeds, options)
+        except Exception as error:
+            self._raise("reset", error)
+        return self._checked_obs("reset", obs)
+
+    def reset_where(self, mask: Tensor) -> Tensor:
+        """Calls `BatchSimulator.reset_where`."""
+        try:
+            obs = self.simulator.reset_where(mask)
+        except Exception as error:
+            self._raise("reset_where", error)
+        return self._checked_obs("reset_where", obs)
+
+    def step(self, actions: Tensor) -> BatchStep:
+        """Calls `BatchSimulator.step`."""
+        actions = self._as_actions(actions)
+        try:
+            step = self.simulator.step(actions)
+        except Exception as error:
+            self._raise("step", error)
+        return self._checked_step("step", step)
+
+    def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
+        """Calls `SupportsStepAndReset.step_and_reset`, which the simulator must have."""
+        actions = self._as_actions(actions)
+        try:
+            result = self.simulator.step_and_reset(actions)  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:
+            self._raise("step_and_reset", error)
+        if "step_and_reset" not in self._checked or result[2].shape != self._obs_shape:
+            self._check_step_and_reset(result)
+        return result
+
+    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
+        """Steps the rows of `mask` `[n]`: calls `SupportsStepWhere.step_where`, or restores the state of other rows."""
+        if not self._steps_rows:
+            require(self.simulator, STATE_NAMES)
+            state_before = self.simulator.get_state()
+            step = self.step(actions)
+            restore_other_rows(self.simulator, mask, state_before)
+            return step
+        actions = self._as_actions(actions)
+        try:
+            step = self.simulator.step_where(mask, actions)  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:
+            self._raise("step_where", error)
+        return self._checked_step("step_where", step)
+
+    def reset_rows(self, mask: Tensor, seeds: Seeds, options: Options) -> Tensor:
+        """Resets only the rows in `mask` `[n]`; returns the observations of all rows."""
+        if seeds is None and not options:
+            return self.reset_where(mask)
+        # Simulators take seeds and options only for all rows: reset all, then restore the other rows.
+        require(self.simulator, STATE_NAMES)
+        state_before = self.simulator.get_state()
+        self.reset(seeds, options)
+        restore_other_rows(self.simulator, mask, state_before)
+        return self.reset_where(torch.zeros_like(mask))
+
+    # -- errors --------------------------------------------------------------------------------------
+
+    def _raise(self, method: str, error: Exception) -> NoReturn:
+        if isinstance(error, VecrlError):  # which says already what was expected
+            raise error
+        failure = describe_failure(tuple(range(self.simulator.num_envs)), method, error, 0, 0)
+        name = f"{type(self.simulator).__name__}.{method}"
+        advice = f"One call of {name} computes all rows, so all are affected. Reset all environments to continue."
+        raise WorkerError([failure], advice=advice) from error
+
+    # -- checks --------------------------------------------------------------------------------------
+
+    def _as_actions(self, actions: Tensor) -> Tensor:
+        expected, dtype = self._action_shape, self._action_dtype
+        if expected is None or (actions.shape == expected and actions.dtype == dtype):
+            return actions
+        space, name = self.simulator.action_space, type(self.simulator).__name__
+        if actions.shape != expected:
+            raise SpaceError(
+                f"Expected actions of shape {expected} for {name}, one row per environment, each in {space}, got shape "
+                f"{tuple(actions.shape)}. Give one element of action_space per environment."
+            )
+        if dtype is None or torch.can_cast(actions.dtype, dtype):
+            return actions if dtype is None else actions.to(dtype)
+        raise SpaceError(f"Expected actions of dtype {dtype} for {name}, got {actions.dtype}. Convert them first.")
+
+    def _checked_obs(self, method: str, obs: Tensor) -> Tensor:
+        if method not in self._checked or obs.shape != self._obs_shape:
+            self._check_array(f"the observations of {self._name}.{method}", obs, self._obs_shape, self._obs_dtype)
+            self._checked.add(method)
+        return obs
+
+    def _checked_step(self, method: str, step: BatchStep) -> BatchStep:
+        if method not in self._checked or step.next_obs.shape != self._obs_shape or step.reward.shape != self._rows:
+            self._check_step(method, step)
+            self._checked.add(method)
+        return step
+
+    @property
+    def _name(self) -> str:
+        return type(self.simulator).__name__
+
+    @property
+    def _obs_dtype(self) -> str:
+        return _dtype_name(self.simulator.observation_space)
+
+    def _check_step(self, method: str, step: BatchStep) -> None:
+        name, rows = f"{self._name}.{method}", self._rows
+        if not isinstance(step, BatchStep):
+            raise SpaceError(
+                f"Expected a BatchStep from {name}, got {_describe(step)}. "
+                "Return BatchStep(next_obs, reward, terminated, truncated, info) of vecrl.engine."
+            )
+        self._check_array(f"next_obs of {name}", step.next_obs, self._obs_shape, self._obs_dtype)
+        self._check_array(f"reward of {name}", step.reward, rows, "float32", "float64", "float16", "bfloat16")
+        self._check_array(f"terminated of {name}", step.terminated, rows, "bool")
+        self._check_array(f"truncated of {name}", step.truncated, rows, "bool")
+        if not isinstance(step.info, Mapping):
+            raise SpaceError(
+                f"Expected info of {name} to be one dict of arrays, got {_describe(step.info)}. Return arrays of "
+                f"leading size {rows[0]}, keyed by name."
+            )
+        for key, value in step.info.items():
+            if not hasattr(value, "shape") or tuple(value.shape[:1]) != rows:
+                raise SpaceError(
+                    f"Expected info[{key!r}] of {name} to be an array of leading size {rows[0]}, got "
+                    f"{_describe(value)}. Return one row per environment."
+                )
+
+    def _check_step_and_reset(self, result: tuple[BatchStep, Tensor, Tensor]) -> None:
+        name = f"{self._name}.step_and_reset"
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise SpaceError(
+                f"Expected (step, done, obs) from {name}, got {_describe(result)}. Return the BatchStep, the mask of "
+                "rows with an ended episode, and the observations after their resets."
+            )
+        step, done, obs = result
+        self._check_step("step_and_reset", step)
+        self._check_array(f"done of {name}", done, self._rows, "bool")
+        self._check_array(f"the observations after resets of {name}", obs, self._obs_shape, self._obs_dtype)
+        self._checked.add("step_and_reset")
+
+    def _check_array(self, field: str, value: Tensor, shape: tuple[int, ...] | None, *dtypes: str) -> None:
+        """Checks one tensor; `dtypes` are the names of those that it may have."""
+        device = torch.device(self.simulator.device)
+        if not isinstance(value, Tensor):
+            raise SpaceError(
+                f"Expected {field} to be a torch tensor, got {_describe(value)}. Return a tensor on device "
+                f"{str(device)!r}."
+            )
+        if shape is not None and value.shape != shape:
+            raise SpaceError(
+                f"Expected {field} to have the shape {shape}, got {tuple(value.shape)}. Return one row per "
+                "environment, of the shape that the space declares."
+            )
+        if shape is not None and str(value.dtype).removeprefix("torch.") not in dtypes:
+            raise SpaceError(
+                f"Expected {field} to have the dtype {dtypes[0]}, got {str(value.dtype).removeprefix('torch.')}. "
+                f"Convert it with .to(torch.{dtypes[0]}), or declare another space."
+            )
+        if value.device.type != device.type or None is not value.device.index != device.index is not None:
+            raise SpaceError(
+                f"Expected {field} on device {str(device)!r}, which {self._name}.device names, got "
+                f"{str(value.device)!r}. Create it there, or name the other device."
+            )
+
+
+def require(simulator: object, names: Sequence[str]) -> None:
+    """Raises a `TypeError` that lists the attributes and methods of `BatchSimulator` that a simulator lacks."""
+    missing = [name for name in names if not hasattr(simulator, name)]
+    if missing:
+        raise TypeError(
+            f"Expected a simulator with the attributes and methods of vecrl.engine.BatchSimulator, got "
+            f"{type(simulator).__name__} without {', '.join(missing)}. Define what is missing."
+        )
+
+
+def restore_other_rows(simulator: BatchSimulator, mask: Tensor, state_before: Mapping[str, Tensor]) -> None:
+    """Restores the rows outside of `mask` `[n]` to `state_before`, which `get_state` returned."""
+    state_after = simulator.get_state()
+    simulator.set_state(
+        {name: select_rows(mask, state_after[name], old_value) for name, old_value in state_before.items()}
+    )
+
+
+def select_rows(mask: Tensor, new_values: Tensor | float, old_values: Tensor) -> Tensor:
+    """Returns `new_values` in the rows where `mask` `[n]` is True, and `old_values` `[n, ...]` in the others."""
+    return torch.where(mask.view(-1, *[1] * (old_values.ndim - 1)), new_values, old_values)
+
+
+def _batch_shape(space: Space[object], num_envs: int) -> tuple[int, ...] | None:
+    """Returns the shape of a batch of elements; None for a space with other elements than arrays."""
+    leaves = Layout(space).leaves
+    flat = len(leaves) == 1 and leaves[0].path == () and leaves[0].dtype is not None
+    return (num_envs, *leaves[0].shape) if flat else None
+
+
+def _dtype_name(space: Space[object]) -> str:
+    return np.dtype(space.dtype).name
+
+
+def _describe(value: object) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None:
+        return f"{type(value).__name__} of shape {tuple(shape)} and dtype {dtype}"
+    return f"{type(value).__name__} {str(value)[:60]!r}"

@@ -1,0 +1,202 @@
+"""`SimulatorPool`: the interface of a `Pool` over one batched simulator, to step subsets of its rows by id.
+
+`BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
+the tensors are on another device, or if a subset of the rows is selected. This module must not know any simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engine.env_access import InvokeKind
+from ..engine.env_index import EnvIndex, Ids
+from ..engine.infos import Infos
+from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepWhere
+from ..engine.space_layout import Layout, Tree
+from ..engine.transition import Transition
+from ..errors import ClosedError, SpaceError
+from ..simulators.gymnasium import ResetKeywords
+from ..vector.checked_simulator import CheckedSimulator
+from .base import BaseVectorEnv
+
+
+class SimulatorPool:
+    """The part of the `Pool` interface that `BaseVectorEnv` uses, over one `BatchSimulator`. No command stays pending.
+
+    Args:
+        simulator: a simulator with one array as observation and one as action. If it has `step_where(mask, actions)`,
+            subsets of rows are stepped with that; else all rows are stepped, and the state of the others is restored.
+    """
+
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
+    in_process = False  # infos are made from tensors, so that no environment changes them
+    num_workers = 1
+
+    def __init__(self, simulator: BatchSimulator):
+        self.simulator = simulator
+        self._checked = CheckedSimulator(simulator)
+        self.num_envs = simulator.num_envs
+        self.obs_layout, self.action_layout = Layout(simulator.observation_space), Layout(simulator.action_space)
+        self.pending = np.empty(0, np.int64)
+        self.closed = False
+        self._all_ids = np.arange(self.num_envs)
+        self._env_index = EnvIndex([self.num_envs])
+        self._was_reset = False
+        self._pending_step: tuple[np.ndarray, BatchStep] | None = None
+
+    def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: ResetOptions | None = None,
+        ids: Ids | None = None,
+    ) -> Transition:
+        """Resets the rows in `ids` (None: all), like `Pool.reset`."""
+        checked_ids = self._check(ids)
+        reset_options = _options(options)
+        all_seeds = seeds
+        if ids is not None and seeds is not None:
+            seeds_by_id = dict(zip(checked_ids.tolist(), seeds, strict=True))
+            all_seeds = [seeds_by_id.get(i) for i in range(self.num_envs)]
+        if ids is None or not self._was_reset:  # the first reset must reset all rows
+            obs = self._checked.reset(all_seeds, reset_options or None)
+        else:
+            obs = self._checked.reset_rows(self._mask(checked_ids), all_seeds, reset_options)
+        self._was_reset = True
+        no_flags = np.zeros((2, len(checked_ids)), bool)
+        return self._transition(
+            checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True
+        )
+
+    def step_async(self, actions: Tree) -> None:
+        """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
+        self._check(None)
+        self._pending_step = self._all_ids, self._checked.step(self._tensor(actions, self.num_envs))
+
+    def send(self, ids: Ids, actions: Tree) -> None:
+        """Steps the rows in `ids` and stores the results for `recv`, like `Pool.send`."""
+        checked_ids = self._check(ids)
+        row_actions = self._tensor(actions, len(checked_ids))
+        all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
+        all_actions[torch.from_numpy(checked_ids)] = row_actions
+        mask = self._mask(checked_ids)
+        self._pending_step = checked_ids, self._checked.step_where(mask, all_actions)
+
+    def wait(self) -> Transition:
+        """Returns the results of the last step, like `Pool.wait`."""
+        assert self._pending_step is not None
+        (ids, step), self._pending_step = self._pending_step, None
+        rows = slice(None) if ids is self._all_ids else ids
+        reward, terminated, truncated = (_array(x)[rows] for x in (step.reward, step.terminated, step.truncated))
+        columns = {key: _array(value) for key, value in step.info.items()}
+        infos = Infos(dicts=[(i, {key: column[i] for key, column in columns.items()}) for i in ids.tolist()])
+        reward = reward.astype(np.float64, copy=False)
+        return self._transition(ids, step.next_obs, reward, terminated, truncated, infos if columns else Infos())
+
+    recv = wait
+
+    def invoke(
+        self, kind: InvokeKind, name: str, values: Sequence[object] | None = None, ids: Ids | None = None
+    ) -> list[Any]:
+        """Gets or sets an attribute of the simulator, which all rows share, or renders rows."""
+        checked_ids = self._check(ids).tolist()
+        if kind == "call" and name == "render":
+            return [self.simulator.render(i) for i in checked_ids]
+        if kind == "set":
+            for value in values or ():
+                setattr(self.simulator, name, value)
+            return [None] * len(checked_ids)
+        if kind != "get":
+            raise NotImplementedError(f"Expected get, set or render for a batched simulator, got a call of {name!r}.")
+        fallbacks = {"reward_range": (-np.inf, np.inf), "spec": None}
+        attribute = (
+            fallbacks[name]
+            if name in fallbacks and not hasattr(self.simulator, name)
+            else getattr(self.simulator, name)
+        )
+        return [attribute] * len(checked_ids)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Drops the results of a step that were not collected, like `Pool.drain`."""
+        self._pending_step = None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Closes the simulator; later calls have no effect."""
+        if not self.closed:
+            self.closed = True
+            self.simulator.close()
+
+    # -- private methods ---------------------------------------------------------------------------
+
+    def _check(self, ids: Ids | None) -> np.ndarray:
+        if self.closed:
+            raise ClosedError("This object is closed. Make a new one.")
+        return self._all_ids if ids is None else self._env_index.check(ids).copy()
+
+    def _mask(self, ids: np.ndarray) -> Tensor:
+        mask = torch.zeros(self.num_envs, dtype=torch.bool)
+        mask[torch.from_numpy(ids)] = True
+        return mask.to(self.simulator.device)
+
+    def _tensor(self, actions: Tree, count: int) -> Tensor:
+        (array,) = self.action_layout.batch(actions, count)
+        dtype = self.action_layout.leaves[0].dtype
+        return torch.from_numpy(np.array(array, dtype)).to(self.simulator.device)
+
+    def _transition(
+        self,
+        ids: np.ndarray,
+        obs: Tensor,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: Infos,
+        was_reset: bool = False,
+    ) -> Transition:
+        rows = _array(obs) if ids is self._all_ids else _array(obs)[ids]
+        done = (terminated | truncated).nonzero()[0]
+        flags = np.full(len(ids), was_reset)
+        return Transition(
+            ids, self.obs_layout, rows, reward, terminated, truncated, flags, done[:0], None, infos, Infos(), done, None
+        )
+
+
+class BatchedVenv(BaseVectorEnv):
+    """The rows of a `BatchSimulator` as environments with ids; see `BaseVectorEnv`. Steps are synchronous.
+
+    >>> from vecrl.simulators.native import make_native
+    >>> envs = BatchedVenv(make_native("CartPole-v1", 4))
+    >>> obs, infos = envs.reset(seed=[1, 2, 3, 4])
+    >>> obs, rew, terminated, truncated, infos = envs.step([0, 1], id=[2, 0])
+    >>> obs.shape, rew
+    ((2, 4), array([1., 1.]))
+    >>> envs.close()
+
+    Args:
+        simulator: the simulator; `close` closes it too.
+    """
+
+    def __init__(self, simulator: BatchSimulator):
+        self._init_over_pool(SimulatorPool(simulator), None, None, False, call_env_seed=False)
+
+
+def _options(options: ResetOptions | None) -> dict[str, Any]:
+    """Returns the options among the keywords of a reset; a batched simulator takes no other keywords."""
+    keywords = dict(options or {})
+    if isinstance(options, ResetKeywords):
+        reset_options = keywords.pop("options", None)
+        if keywords:
+            raise SpaceError(
+                f"Expected no keywords except seed and options for a batched simulator, got {list(keywords)}."
+            )
+        return dict(reset_options or {})
+    return keywords
+
+
+def _array(tensor: Tensor | float) -> np.ndarray:
+    """Converts a tensor to a NumPy array, which shares the memory of a CPU tensor."""
+    return tensor.numpy(force=True) if isinstance(tensor, Tensor) else np.asarray(tensor)

@@ -1,0 +1,94 @@
+"""Steps of a rollout as one TensorDict."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
+
+from vecrl.envs import trajectory_buffers
+from vecrl.envs.trajectory_buffers import TensorDictBuffer
+from vecrl.errors import SpaceError
+
+
+def _step(number: int, agents: int = 3) -> TensorDict:
+    inner = TensorDict({"seen": torch.full((2, agents, 4), float(number))}, [2, agents])
+    next_td = TensorDict({"agents": inner + 1, "reward": torch.full((2, 1), float(number))}, [2])
+    return TensorDict({"agents": inner, "action": torch.full((2,), number), "next": next_td}, [2])
+
+
+def _recorded(steps: list[TensorDict], most: int, exactly: bool, dim: int = 1) -> TensorDict:
+    used = TensorDictBuffer(dim, most, exactly)
+    for step in steps:
+        used.add(step)
+    return used.to_tensordict()
+
+
+@pytest.mark.parametrize("large", [0, 1 << 15])
+@pytest.mark.parametrize(("most", "exactly"), [(5, True), (5, False), (9, False)])
+def test_trajectory_equals_stacked_steps(large: int, most: int, exactly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
+    steps = [_step(i) for i in range(5)]
+    rollout, expected = _recorded(steps, most, exactly), torch.stack(steps, 1)
+    assert rollout.batch_size == (2, 5)
+    assert rollout.names == [None, "time"]
+    assert rollout["next", "agents"].batch_size == (2, 5, 3)
+    assert sorted(rollout.keys(True, True), key=str) == sorted(expected.keys(True, True), key=str)
+    for key in expected.keys(True, True):
+        assert rollout[key].equal(expected[key])
+        assert rollout[key].is_contiguous()
+
+
+def test_objects_are_stacked_too() -> None:
+    steps = [TensorDict({"text": NonTensorData(f"at {i}"), "x": torch.zeros(())}) for i in range(3)]
+    assert _recorded(steps, 3, True, 0)["text"] == ["at 0", "at 1", "at 2"]
+    steps = [TensorDict({"text": NonTensorStack("a", "b")}, [2]) for _ in range(3)]
+    assert _recorded(steps, 3, True)["text"] == [["a"] * 3, ["b"] * 3]
+
+
+def test_changing_entries_raise() -> None:
+    with pytest.raises(SpaceError, match=r"'extra' at step 1"):
+        _recorded([_step(0), _step(1).set("extra", torch.zeros(2))], 2, True)
+    with pytest.raises(SpaceError, match="at step 2"):
+        _recorded([_step(0), _step(1), _step(2).exclude("action")], 3, True)
+
+
+@pytest.mark.parametrize("large", [0, 1 << 15])
+def test_entries_that_become_nested_raise(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
+    flat = TensorDict({"x": torch.zeros(2, 3)}, [2])
+    nested = TensorDict({"x": TensorDict({"y": torch.zeros(2)}, [2])}, [2])
+    for first, second in ((flat, nested), (nested, flat)):
+        with pytest.raises(SpaceError, match=r"'x', 'x\.y' at step 1"):
+            _recorded([first, second], 2, True)
+
+
+def test_changing_shapes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
+    with pytest.raises(SpaceError, match=r"Expected shape \(2, 3, 4\) in every step, got \(2, 1, 4\)"):
+        _recorded([_step(0), _step(1, agents=1)], 2, True)
+
+
+def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
+    weight = torch.ones(2, requires_grad=True)
+    rollout = _recorded([TensorDict({"action": weight * i}, [2]) for i in range(3)], 3, True)
+    rollout["action"].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [3.0, 3.0]
+
+
+def test_callbacks_may_add_entries() -> None:
+    rollout = CountingRowsEnv(9, 9).rollout(3, callback=lambda env, td: td.set("twice", td["count"] * 2))
+    assert rollout["twice"].flatten().tolist() == [0, 2, 4] * 2
+
+
+@pytest.mark.parametrize("env", [CountingRowsEnv(2, 3), GroupsEnv(("a", "b"), True)])
+def test_preallocated_and_stacked_rollouts_are_equal(env: Any) -> None:
+    torch.manual_seed(0)
+    rollout = env.rollout(7, break_when_any_done=False)
+    torch.manual_seed(0)
+    saved = env.rollout(7, break_when_any_done=False, return_contiguous=False)
+    for key in rollout.keys(True, True):
+        assert rollout[key].equal(saved[key])
