@@ -6,15 +6,18 @@ import pytest
 import torch
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
+from vecrl.envs import EnvBase, check_env_specs
 from vecrl.envs.transforms import (
     CatFrames,
     Compose,
     FrameSkipTransform,
+    MultiAction,
     NoopResetEnv,
     StepCounter,
     Transform,
     TransformedEnv,
 )
+from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -108,3 +111,81 @@ def test_invalid_arguments_raise() -> None:
         NoopResetEnv(0)
     with pytest.raises(RuntimeError, match="environment"):
         FrameSkipTransform(2)._step(CountingRowsEnv(2).reset(), CountingRowsEnv(2).reset())
+
+
+def steps_of(env: EnvBase, *counts: int) -> list[Any]:
+    """Returns the results of steps with so many actions each."""
+    step, results = env.reset(), []
+    for count in counts:
+        root = env.maybe_reset(env.step_mdp(step)) if results else step
+        step = env.step(root.set("action", torch.zeros(*env.batch_size, count, 2)))
+        results.append(step["next"])
+    return results
+
+
+class TestMultiAction:
+    def test_actions_are_taken_until_each_row_is_done(self) -> None:
+        first, second, third = steps_of(TransformedEnv(CountingRowsEnv(4, 9), MultiAction()), 3, 2, 1)
+        assert first["count"].squeeze(-1).tolist() == [3, 3]
+        assert first["reward"].squeeze(-1).tolist() == [[1, 1, 1], [1, 1, 1]]
+        assert second["count"].squeeze(-1).tolist() == [4, 5]
+        assert second["reward"].squeeze(-1).tolist() == [[1, 0], [1, 1]]
+        assert second["done"].squeeze(-1).tolist() == [True, False]
+        assert third["count"].squeeze(-1).tolist() == [1, 6]
+
+    def test_all_rows_are_done(self) -> None:
+        [step] = steps_of(TransformedEnv(CountingRowsEnv(2, 1), MultiAction(stack_observations=True)), 4)
+        assert step["reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
+        assert step["count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 1, 1, 1]]
+
+    def test_last_rewards_and_stacked_observations(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(4, 9), MultiAction(stack_rewards=False, stack_observations=True))
+        first, second = steps_of(env, 3, 2)
+        assert first["reward"].squeeze(-1).tolist() == [1, 1]
+        assert second["reward"].squeeze(-1).tolist() == [1, 1]
+        assert first["count"].squeeze(-1).tolist() == [[1, 2, 3], [1, 2, 3]]
+        assert second["count"].squeeze(-1).tolist() == [[4, 4], [4, 5]]
+        assert env.reset()["count"].shape == (2, 1, 1)
+        check_env_specs(env)
+
+    def test_each_action_reaches_the_environment(self) -> None:
+        env, plain = TransformedEnv(IndependentRowsEnv(2), MultiAction()), IndependentRowsEnv(2)
+        actions, choices = torch.rand(3, 2), torch.tensor([0, 3, 1])
+        step = env.step(env.reset().update({"action": actions, "choice": choices}))["next"]
+        root, rewards = plain.reset(), []
+        for action, choice in zip(actions, choices, strict=True):
+            next_td = plain.step(root.update({"action": action, "choice": choice}))["next"]
+            rewards.append(next_td["reward"])
+            root = next_td.exclude("reward")
+        assert step["reward"].equal(torch.stack(rewards))
+        assert step["observation"].equal(root["observation"])
+
+    def test_transforms_before_and_after(self) -> None:
+        env = TransformedEnv(
+            CountingRowsEnv(9),
+            Compose(StepCounter(step_count_key="inner"), MultiAction(), StepCounter(step_count_key="outer")),
+        )
+        *_, last = steps_of(env, 3, 2)
+        assert (last["inner"].tolist(), last["outer"].tolist()) == ([[5]], [[2]])
+
+    def test_another_dimension(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(9), MultiAction(dim=2))
+        assert env.action_spec.shape == (1, 2, -1)
+        step = env.step(env.reset().set("action", torch.zeros(1, 2, 3)))["next"]
+        assert step["reward"].tolist() == [[[1, 1, 1]]]
+
+    def test_partial_steps(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(9, 9), MultiAction())
+        mask = torch.tensor([True, False])
+        step = env.step(env.reset().update({"action": torch.zeros(2, 3, 2), "_step": mask}))["next"]
+        assert step["reward"].squeeze(-1).tolist() == [[1, 1, 1], [0, 0, 0]]
+        assert step["count"].squeeze(-1).tolist() == [3, 0]
+
+    def test_errors(self) -> None:
+        with pytest.raises(ValueError, match="Expected dim of 1 or more"):
+            MultiAction(dim=0)
+        env = TransformedEnv(IndependentRowsEnv(), MultiAction())
+        with pytest.raises(SpaceError, match=r"the same number of actions.*\{'action': 3, 'choice': 2\}"):
+            env.step(env.reset().update({"action": torch.rand(3, 2), "choice": torch.tensor([0, 3])}))
+        with pytest.raises(SpaceError, match="1 or more, at all keys"):
+            steps_of(TransformedEnv(CountingRowsEnv(3), MultiAction()), 0)

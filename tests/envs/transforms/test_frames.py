@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tests.fixtures.tensordict_envs import CountingRowsEnv
 
-from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, TransformedEnv
+from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, TimeMaxPool, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
@@ -150,3 +150,39 @@ def test_similar_names_have_separate_stacks() -> None:
     reset_td = TensorDict({"a_b": torch.zeros(1), "a": {"b": torch.ones(1)}, "a.b": torch.full((1,), 2.0)})
     step_td = frames._step(TensorDict({}), frames._reset(reset_td.clone(), reset_td.clone()).update(reset_td))
     assert [step_td[key].tolist() for key in keys] == [[0, 0], [1, 1], [2, 2]]
+
+
+class TestTimeMaxPool:
+    @staticmethod
+    def add_negated(td: TensorDictBase) -> TensorDictBase:
+        """Adds counts that decrease, so that the maximum is the oldest value."""
+        return td.set("low", -td["count"] - 7)
+
+    def test_values(self) -> None:
+        rising = counted(TimeMaxPool(["count"], ["highest"], T=2))
+        assert rising["highest"].equal(rising["count"])
+        falling = counted(Compose(FunctionTransform(self.add_negated), TimeMaxPool(["low"], ["highest"], T=2)))
+        assert falling["low"].flatten().tolist() == [-7, -8, -9, -7, -8]
+        assert falling["highest"].flatten().tolist() == [-7, -7, -8, -7, -7]
+        assert falling["next", "highest"].flatten().tolist() == [-7, -8, -9, -7, -8]
+
+    def test_a_single_value(self) -> None:
+        assert counted(TimeMaxPool(["count"]))["count"].equal(counted()["count"])
+
+    def test_stored_trajectories(self) -> None:
+        pool = TimeMaxPool(["low", ("next", "low")], ["highest", ("next", "highest")], T=2)
+        stored = pool(counted(FunctionTransform(self.add_negated)))
+        assert stored["highest"].flatten().tolist() == [-7, -7, -8, -7, -7]
+        assert stored["next", "highest"].flatten().tolist() == [-7, -8, -9, -7, -8]
+
+    def test_specs_and_state(self) -> None:
+        pool = TimeMaxPool(["pixels"], T=2)
+        env = TransformedEnv(IndependentRowsEnv(), pool)
+        assert env.observation_spec["pixels"] == IndependentRowsEnv().observation_spec["pixels"]
+        env.reset()
+        assert pool.T == 2
+        assert [tuple(value.shape) for value in pool.state_dict().values()] == [(6, 8, 3, 2)]
+
+    def test_errors(self) -> None:
+        with pytest.raises(ValueError, match="Expected T of 1 or more"):
+            TimeMaxPool(T=0)

@@ -8,7 +8,7 @@ from tensordict import TensorDict, TensorDictBase
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import SerialEnv, check_env_specs
-from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
+from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
 from vecrl.specs import Bounded, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -152,3 +152,37 @@ def test_call_before_env_reset_applies_to_autoreset() -> None:
         with_action = env.rand_action(root).set("next", TensorDict({"hidden": torch.full((2, 1), 9.0)}, [2]))
         step_td, root = env.step_and_maybe_reset(with_action)
         assert root["hidden"].equal(torch.where(step_td["next", "done"], 2.0, 9.0))
+
+
+class TestStateDependentNoise:
+    def test_each_episode_has_its_own_noise(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(2, 3), gSDENoise(state_dim=3, action_dim=2))
+        noise = env.rollout(4, break_when_any_done=False)["_eps_gSDE"]
+        assert noise.shape == (2, 4, 2, 3)
+        assert noise[0, 0].equal(noise[0, 1])
+        assert noise[1, 0].equal(noise[1, 2])
+        assert not noise[0, 1].equal(noise[0, 2])
+        assert not noise[0, 0].equal(noise[1, 0])
+
+    def test_noise_is_normal(self) -> None:
+        torch.manual_seed(0)
+        noise = TransformedEnv(CountingRowsEnv(1), gSDENoise(100, 100)).reset()["_eps_gSDE"]
+        assert abs(noise.mean()) < 0.05
+        assert abs(noise.std() - 1) < 0.05
+
+    def test_shapes(self) -> None:
+        for options, shape in (
+            ({"state_dim": 3, "action_dim": 2, "shape": (2,)}, (2, 2, 3)),
+            ({"state_dim": 3, "action_dim": 2, "shape": (5,)}, (2, 5, 2, 3)),
+            ({"shape": (2,)}, (2, 1)),
+            ({}, (2, 1)),
+        ):
+            env = TransformedEnv(CountingRowsEnv(2, 3), gSDENoise(**options))
+            noise = env.reset()["_eps_gSDE"]
+            assert noise.shape == shape
+            assert bool(noise.any()) == ("state_dim" in options)
+            check_env_specs(env)
+
+    def test_errors(self) -> None:
+        with pytest.raises(ValueError, match="Expected state_dim and action_dim, or neither"):
+            gSDENoise(state_dim=3)

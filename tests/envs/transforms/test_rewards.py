@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.fixtures.tensordict_envs import BoundedValuesEnv, GroupsEnv
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import check_env_specs
-from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
+from vecrl.envs.transforms import (
+    BinarizeReward,
+    Compose,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    TargetReturn,
+    TransformedEnv,
+)
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -93,3 +101,46 @@ def test_reward_sums_in_reward_spec_accumulate() -> None:
         rollout.append(each.rollout(6, break_when_any_done=False))
     assert "episode_reward" in env.full_reward_spec
     assert rollout[0]["next", "episode_reward"].equal(rollout[1]["next", "episode_reward"])
+
+
+class TestTargetReturn:
+    def test_values(self) -> None:
+        for mode, root, following in (
+            ("reduce", [[5, 4, 5, 4], [5, 4, 3, 5]], [[4, 3, 4, 3], [4, 3, 2, 4]]),
+            ("constant", [[5] * 4] * 2, [[5] * 4] * 2),
+        ):
+            env = TransformedEnv(CountingRowsEnv(2, 3), TargetReturn(5.0, mode))
+            rollout = env.rollout(4, break_when_any_done=False)
+            assert rollout["target_return"].squeeze(-1).tolist() == root
+            assert rollout["next", "target_return"].squeeze(-1).tolist() == following
+            assert "target_return" in env.state_spec
+
+    def test_a_target_of_the_user(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(9), TargetReturn(5.0))
+        root = env.reset().set("target_return", torch.tensor([[20.0]]))
+        rollout = env.rollout(3, tensordict=root, auto_reset=False)
+        assert rollout["target_return"].flatten().tolist() == [20, 19, 18]
+
+    def test_stored_trajectories(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(2, 3), TargetReturn(5.0))
+        rollout = env.rollout(6, break_when_any_done=False)
+        keys = ["target_return", ("next", "target_return")]
+        again = TargetReturn(5.0)(rollout.exclude(*keys))
+        assert all(again[key].equal(rollout[key]) for key in keys)
+
+    def test_groups(self) -> None:
+        env = TransformedEnv(GroupsEnv(("a", "b"), root=True), TargetReturn(5.0))
+        assert env.reset()["a", "target_return"].shape == (2, 1)
+        assert TargetReturn(1, in_keys=["x", ("a", "y")]).out_keys == ["target_return", ("a", "target_return")]
+
+    def test_reset_key(self) -> None:
+        env = TransformedEnv(CountingRowsEnv(9, 9), TargetReturn(5.0, reset_key="_reset"))
+        root = env.step_mdp(env.rand_step(env.reset()))
+        root["_reset"] = torch.tensor([[True], [False]])
+        assert env.reset(root)["target_return"].flatten().tolist() == [5, 4]
+
+    def test_errors(self) -> None:
+        with pytest.raises(ValueError, match='mode to be "reduce" or "constant"'):
+            TargetReturn(1.0, "sum")
+        with pytest.raises(ValueError, match=r"out_keys for the rewards \['x', 'y'\]"):
+            TargetReturn(1.0, in_keys=["x", "y"]).out_keys  # noqa: B018

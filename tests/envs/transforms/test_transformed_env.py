@@ -443,14 +443,14 @@ def torchrl_class(name: str, *bases: type, module: str = "torchrl.envs.transform
 
 def test_torchrl_transforms_raise_with_their_name() -> None:
     base = torchrl_class("Transform")
-    primer, other = torchrl_class("TensorDictPrimer", base), torchrl_class("MultiAction", base)
+    primer, other = torchrl_class("TensorDictPrimer", base), torchrl_class("AddedLater", base)
     custom_class = torchrl_class("Mine", primer, module="__main__")
     stored = torch.nn.Sequential(torch.nn.Identity(), primer(), other())
     cases = [
         (primer(), r"TorchRL's TensorDictPrimer\. Use vecrl\.envs\.TensorDictPrimer\.$"),
         (custom_class(), r"Use vecrl\.envs\.TensorDictPrimer\.$"),
-        (other(), r"TorchRL's MultiAction\. vecrl has no MultiAction yet"),
-        (stored, r"TensorDictPrimer, MultiAction\. Use vecrl\.envs\.TensorDictPrimer\. vecrl has no MultiAction yet"),
+        (other(), r"TorchRL's AddedLater\. vecrl has no AddedLater yet"),
+        (stored, r"TensorDictPrimer, AddedLater\. Use vecrl\.envs\.TensorDictPrimer\. vecrl has no AddedLater yet"),
     ]
     env = TransformedEnv(IndependentRowsEnv((0, 1)))
     for transform, message in cases:

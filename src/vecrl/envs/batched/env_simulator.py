@@ -17,6 +17,7 @@ from ...engine.worker import WorkerInfo
 from ...errors import LockedError, SpaceError
 from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, restore_env
 from ...snapshot import capture, restore
+from ..attributes import attribute_at
 from ..base import EnvBase, UnwrappedGymEnv
 from .autograd_graphs import Graphs
 from .entry_layout import Space, inputs_of, is_tensordict_layout, outputs_of, space_of_formats
@@ -101,12 +102,13 @@ class EnvSimulator:
             if kind == "set":
                 return setattr(env, name, value)
             if kind == "get":
-                attribute = getattr(env, name, _MISSING_ATTRIBUTE)
-                if attribute is _MISSING_ATTRIBUTE:
+                try:
+                    attribute = attribute_at(env, name)
+                except AttributeError:
                     return MISSING, None
                 return (METHOD, None) if callable(attribute) else (VALUE, attribute)
             args, kwargs = value
-            return getattr(env, name)(*args, **kwargs)
+            return attribute_at(env, name)(*args, **kwargs)
 
     def rebuild(self, row: int) -> None:
         """Closes an environment and creates it again.
@@ -152,7 +154,6 @@ class EnvSimulator:
             raise RowFailures(failures)
 
 
-_MISSING_ATTRIBUTE = object()
 _COMPARED_FIELDS = ("batch_size", "device", "batch_locked", "supports_set_state", "has_custom_rand_action")
 
 

@@ -7,12 +7,17 @@ Each module lists its public names in `__all__`; they are public here too.
 
 from . import (
     action_mask,
+    actions,
     auto_reset,
     base,
+    beliefs,
     compose,
+    conditional,
     counters,
+    deltas,
     dtype_device,
     elementwise,
+    episodes,
     finite_check,
     frame_skip,
     frames,
@@ -27,12 +32,17 @@ from . import (
     vecnorm,
 )
 from .action_mask import *
+from .actions import *
 from .auto_reset import *
 from .base import *
+from .beliefs import *
 from .compose import *
+from .conditional import *
 from .counters import *
+from .deltas import *
 from .dtype_device import *
 from .elementwise import *
+from .episodes import *
 from .finite_check import *
 from .frame_skip import *
 from .frames import *
@@ -48,12 +58,17 @@ from .vecnorm import *
 
 __all__: list[str] = []
 __all__ += action_mask.__all__
+__all__ += actions.__all__
 __all__ += auto_reset.__all__
 __all__ += base.__all__
+__all__ += beliefs.__all__
 __all__ += compose.__all__
+__all__ += conditional.__all__
 __all__ += counters.__all__
+__all__ += deltas.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
+__all__ += episodes.__all__
 __all__ += finite_check.__all__
 __all__ += frame_skip.__all__
 __all__ += frames.__all__

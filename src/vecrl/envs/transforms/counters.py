@@ -35,6 +35,7 @@ class Tracker(Transform):
     _source: ClassVar[str] = "done"  # the spec that contains the sources: "done" or "reward"
     _dtype: torch.dtype | None = None  # of the tracked values; by default that of the source
     _is_input = True  # whether a step needs the tracked values before it
+    _start_value: float = 0  # in each episode, for whole rollouts
 
     @cached_property
     def _tracked_keys(self) -> list[tuple[Key, Key]]:
@@ -91,7 +92,7 @@ class Tracker(Transform):
             next_td.set(key, after_step)
 
     def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the tracked values before and after each step, which start with zeros in each episode.
+        """Returns the tracked values before and after each step, which start with `_start_value` in each episode.
 
         They are computed one step after another, so that the result equals that of single steps bit for bit.
 
@@ -101,10 +102,10 @@ class Tracker(Transform):
         """
         dim = is_first.ndim - 1
         broadcast = is_first[(..., *[None] * (source.ndim - is_first.ndim))]
-        total = zeros = torch.zeros_like(source.select(dim, 0), dtype=self._dtype)
+        total = start = torch.full_like(source.select(dim, 0), self._start_value, dtype=self._dtype)
         before_step, after_step = [], []
         for value, is_start in zip(source.unbind(dim), broadcast.unbind(dim), strict=True):
-            before_step.append(torch.where(is_start, zeros, total))
+            before_step.append(torch.where(is_start, start, total))
             total = self._next_value(before_step[-1], value)
             after_step.append(total)
         return torch.stack(before_step, dim), torch.stack(after_step, dim)
@@ -292,7 +293,54 @@ class StepCounter(Tracker):
         return Bounded(0, maximum, spec.shape, dtype=torch.int64, device=spec.device)
 
 
-class RewardSum(Tracker):
+class RewardTracker(Tracker):
+    """The base of transforms that track a value for each reward, with its shape and dtype.
+
+    Args:
+        in_keys: the keys of rewards; all rewards of the environment by default.
+        out_keys: the keys of the tracked values.
+        reset_keys: the keys of the masks of rows to reset, one per reward or one for all; by default the mask of the
+            group of each reward.
+    """
+
+    _source = "reward"
+
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None, reset_keys: Keys = None):
+        super().__init__(in_keys, out_keys)
+        self._reset_keys = None if reset_keys is None else as_keys(reset_keys)
+
+    def _default_in_keys(self) -> list[Key]:
+        parent = self.parent
+        return ["reward"] if parent is None else parent.reward_keys
+
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        return keys  # the number of rewards may depend on the parent
+
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        return self._key_pairs
+
+    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
+        shape, dtype = self._shapes[source_key]
+        start = torch.full((*reset_td.batch_size, *shape), self._start_value, dtype=dtype, device=reset_td.device)
+        if self._reset_keys is None:
+            return start
+        index = self._tracked_keys.index((source_key, key)) if len(self._reset_keys) > 1 else 0
+        mask = tensordict.get(self._reset_keys[index], None)
+        return start if mask is None else torch.where(broadcast_mask(mask, start), start, tensordict.get(key, start))
+
+    @cached_property
+    def _shapes(self) -> dict[Key, tuple[torch.Size, torch.dtype | None]]:
+        """The shape without the batch size, and the dtype, of each tracked value."""
+        specs = self._require_parent().full_reward_spec
+        return {key: (specs[key].shape[len(specs.shape) :], specs[key].dtype) for key, _ in self._tracked_keys}
+
+    @property
+    def supports_rollout(self) -> bool:
+        return self._reset_keys is None and super().supports_rollout
+
+
+class RewardSum(RewardTracker):
     """Sums the rewards of each episode.
 
     Args:
@@ -307,47 +355,16 @@ class RewardSum(Tracker):
     tensor([1., 2., 3.])
     """
 
-    _source = "reward"
     _next_value = staticmethod(torch.add)  # pyright: ignore[reportAssignmentType]
 
     def __init__(
         self, in_keys: Keys = None, out_keys: Keys = None, reset_keys: Keys = None, *, reward_spec: bool = False
     ):
-        super().__init__(in_keys, out_keys)
-        self._reset_keys = None if reset_keys is None else as_keys(reset_keys)
+        super().__init__(in_keys, out_keys, reset_keys)
         self._in_reward_spec = reward_spec
-
-    def _default_in_keys(self) -> list[Key]:
-        parent = self.parent
-        return ["reward"] if parent is None else parent.reward_keys
 
     def _default_out_keys(self) -> list[Key]:
         return [join_key(prefix, f"episode_{name}") for prefix, name in map(split_key, self.in_keys)]
-
-    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
-        return keys  # the number of rewards may depend on the parent
-
-    @cached_property
-    def _tracked_keys(self) -> list[tuple[Key, Key]]:
-        return self._key_pairs
-
-    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
-        shape, dtype = self._sum_shapes[source_key]
-        zeros = torch.zeros((*reset_td.batch_size, *shape), dtype=dtype, device=reset_td.device)
-        if self._reset_keys is None:
-            return zeros
-        mask = tensordict.get(self._reset_keys[self._tracked_keys.index((source_key, key))], None)
-        return zeros if mask is None else torch.where(broadcast_mask(mask, zeros), zeros, tensordict.get(key, zeros))
-
-    @cached_property
-    def _sum_shapes(self) -> dict[Key, tuple[torch.Size, torch.dtype | None]]:
-        """The shape without the batch size, and the dtype, of each sum."""
-        specs = self._require_parent().full_reward_spec
-        return {key: (specs[key].shape[len(specs.shape) :], specs[key].dtype) for key, _ in self._tracked_keys}
-
-    @property
-    def supports_rollout(self) -> bool:
-        return self._reset_keys is None and super().supports_rollout
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Adds the specs of the sums."""

@@ -1,23 +1,61 @@
-"""Transforms that take several steps at once: repeated actions, and random actions after resets.
+"""Transforms that take several steps at once: repeated actions, several actions, and random actions after resets.
 
 They step their parent, and must not know which environment it is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ...specs import Bounded, Composite
 from ..done_flags import rows_done
-from ..keys import join_key
-from ..row_masks import RowMasks
+from ..keys import Key, join_key
+from ..row_masks import RowMasks, broadcast_mask
 from .base import Transform
 
-__all__ = ["FrameSkipTransform", "NoopResetEnv"]
+if TYPE_CHECKING:
+    from ..base import EnvBase
+
+__all__ = ["FrameSkipTransform", "MultiAction", "NoopResetEnv"]
+
+
+def further_steps(
+    env: EnvBase,
+    step_td: TensorDictBase,
+    next_td: TensorDictBase,
+    mask: Tensor | None,
+    actions: Iterable[TensorDictBase],
+) -> Iterator[tuple[TensorDictBase, Tensor]]:
+    """Takes steps after a step, in the rows that are not done, until all are done.
+
+    Args:
+        env: the environment to step.
+        step_td: the input of the step.
+        next_td: its output.
+        mask: which rows were stepped; None for all.
+        actions: the actions of each further step.
+
+    Yields:
+        The output of each further step, with rewards of 0 in rows that are not stepped, and the mask of the rows that
+        are stepped, `[*batch]` bool.
+    """
+    for action in actions:
+        running = ~rows_done(next_td, env.done_prefixes)
+        if mask is not None:
+            running &= mask.reshape(running.shape)
+        if not bool(running.any()):
+            return
+        root = env.step_mdp(step_td.set("next", next_td)).update(action)
+        step_td = env.step(root if bool(running.all()) else root.set("_step", running))
+        next_td = step_td.get("next")
+        yield next_td, running
 
 
 class FrameSkipTransform(Transform):
@@ -54,19 +92,10 @@ class FrameSkipTransform(Transform):
         step_td, self._last_input = self._last_input, None
         if step_td is None:
             step_td = tensordict.copy()
-        mask = tensordict.get("_step", None)
-        actions = step_td.select(*parent.action_keys)
+        actions = [step_td.select(*parent.action_keys)] * (self.frame_skip - 1)
+        rewards = {key: next_tensordict.get(key) for key in parent.reward_keys}
         next_td = next_tensordict
-        rewards = {key: next_td.get(key) for key in parent.reward_keys}
-        for _ in range(self.frame_skip - 1):
-            running = ~rows_done(next_td, parent.done_prefixes)
-            if mask is not None:
-                running &= mask.reshape(running.shape)
-            if not bool(running.any()):
-                break
-            root = parent.step_mdp(step_td.set("next", next_td)).update(actions)
-            step_td = parent.step(root if bool(running.all()) else root.set("_step", running))
-            next_td = step_td.get("next")
+        for next_td, _ in further_steps(parent, step_td, next_tensordict, tensordict.get("_step", None), actions):
             rewards = {key: total + next_td.get(key) for key, total in rewards.items()}
         for key, total in rewards.items():
             next_td.set(key, total)
@@ -79,6 +108,110 @@ class FrameSkipTransform(Transform):
                 low, high = spec.low.minimum(spec.low * self.frame_skip), spec.high.maximum(spec.high * self.frame_skip)
                 reward_spec[key] = Bounded(low, high, spec.shape, dtype=spec.dtype, device=spec.device)
         return reward_spec
+
+
+class MultiAction(Transform):
+    """Takes several actions in one step of the user: those along one dimension, one after another.
+
+    Transforms before it are applied to each of them, transforms after it once to all. Once the episode of a row has
+    ended, its further actions are not taken: its rewards are 0 then, and its observations stay the last ones. (TorchRL
+    repeats the last reward.)
+
+    Args:
+        dim: the dimension of the actions, counted from 1 after the batch dimensions.
+        stack_rewards: whether to stack the rewards of all actions along this dimension; otherwise the user sees the
+            last reward of each row.
+        stack_observations: whether to stack the observations too; otherwise the user sees the last ones. A reset then
+            returns a single one, and entries that the next step needs (a step count) are not stacked.
+
+    Raises:
+        ValueError: `dim` is less than 1.
+        SpaceError: on use, if the actions differ in number, or there are none.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("CartPole-v1", categorical_action_encoding=True).append_transform(MultiAction())
+    >>> env.step(env.reset().set("action", torch.tensor([0, 1, 1])))["next", "reward"].squeeze(-1)
+    tensor([1., 1., 1.])
+    """
+
+    def __init__(self, *, dim: int = 1, stack_rewards: bool = True, stack_observations: bool = False):
+        if dim < 1:
+            raise ValueError(f"Expected dim of 1 or more, counted from 1 after the batch dimensions, got {dim}.")
+        super().__init__()
+        self.dim = dim
+        self.stack_rewards = stack_rewards
+        self.stack_observations = stack_observations
+        self._inputs: list[TensorDictBase] = []
+
+    @cached_property
+    def _stacked_keys(self) -> list[Key]:
+        """The keys of observations that are stacked."""
+        parent = self._require_parent()
+        return [key for key in parent.observation_keys if self.stack_observations and key not in parent.state_keys]
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        keys = self._require_parent().action_keys
+        position = tensordict.batch_dims + self.dim - 1
+        actions = {key: tensordict.get(key).unbind(position) for key in keys}
+        counts = {key: len(values) for key, values in actions.items()}
+        if len(set(counts.values())) != 1 or 0 in counts.values():
+            raise SpaceError(f"Expected the same number of actions, 1 or more, at all keys, got {counts}.")
+        empty = tensordict.empty()
+        steps = zip(*actions.values(), strict=True)
+        parts = [empty.copy().update(dict(zip(keys, values, strict=True))) for values in steps]
+        tensordict.update(parts[0])
+        for key in self._stacked_keys:  # environments may read their last observations
+            if (stack := tensordict.get(key, None)) is not None:
+                tensordict.set(key, stack.select(position, -1))
+        self._inputs = [tensordict.copy(), *parts[1:]]
+        return tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        parent, (step_td, *actions) = self._require_parent(), self._inputs
+        rewards = {key: [next_tensordict.get(key)] for key in parent.reward_keys}
+        stacks = {key: [next_tensordict.get(key)] for key in self._stacked_keys}
+        next_td = next_tensordict
+        mask = tensordict.get("_step", None)
+        for next_td, running in further_steps(parent, step_td, next_tensordict, mask, actions):
+            for key, values in rewards.items():
+                reward = next_td.get(key)
+                if not self.stack_rewards:
+                    reward = torch.where(broadcast_mask(running, reward), reward, values[-1])
+                values.append(reward)
+            for key, values in stacks.items():
+                values.append(next_td.get(key))
+        position, count = next_td.batch_dims + self.dim - 1, len(actions) + 1
+        for key, values in rewards.items():
+            padding = [torch.zeros_like(values[-1])] * (count - len(values))
+            next_td.set(key, torch.stack([*values, *padding], position) if self.stack_rewards else values[-1])
+        for key, values in stacks.items():
+            next_td.set(key, torch.stack([*values, *[values[-1]] * (count - len(values))], position))
+        return next_td
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for key in self._stacked_keys:
+            value = tensordict_reset.get(key)
+            tensordict_reset.set(key, value.unsqueeze(tensordict_reset.batch_dims + self.dim - 1))
+        return tensordict_reset
+
+    def _stack_specs(self, specs: Composite, keys: Sequence[Key]) -> Composite:
+        """Adds a dimension of dynamic size to the specs at `keys`, in place, and returns the specs."""
+        position = self._require_parent().batch_dims + self.dim - 1
+        for key in keys:
+            specs[key] = specs[key].unsqueeze(position).make_neg_dim(position)
+        return specs
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """Adds the dimension of the actions, of dynamic size."""
+        return self._stack_specs(action_spec, self._require_parent().action_keys)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """Adds the same dimension to rewards, if they are stacked."""
+        return self._stack_specs(reward_spec, self._require_parent().reward_keys if self.stack_rewards else [])
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Adds the same dimension to observations that are stacked."""
+        return self._stack_specs(observation_spec, self._stacked_keys)
 
 
 class NoopResetEnv(Transform):
@@ -113,7 +246,7 @@ class NoopResetEnv(Transform):
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         parent = self._require_parent()
         batch, device = tensordict_reset.batch_size, tensordict_reset.device
-        mask = _reset_rows(parent, tensordict)
+        mask = reset_rows(parent, tensordict)
         steps_left = torch.full(batch, self.noops, device=device)
         if self.random:
             steps_left = torch.randint(self.noops, batch, device=device)
@@ -136,7 +269,7 @@ class NoopResetEnv(Transform):
         return False
 
 
-def _reset_rows(env: Any, tensordict: TensorDictBase) -> Tensor | None:
+def reset_rows(env: Any, tensordict: TensorDictBase) -> Tensor | None:
     """Returns a mask `[*batch]` bool of the rows in which any group is reset; None for all rows."""
     masks = RowMasks.from_tensordict(tensordict, "_reset", env.done_prefixes).masks.values()
     shape = tensordict.batch_size

@@ -1,4 +1,4 @@
-"""`CatFrames`: concatenates the last values of an entry.
+"""Transforms of the last values of an entry: `CatFrames` concatenates them, `TimeMaxPool` takes their maximum.
 
 In an environment, the last stack of every row is kept in a buffer, because later transforms may change the entry in the
 TensorDict. For stored trajectories, stacks are computed from the data alone. It must not know what the values are.
@@ -6,8 +6,6 @@ TensorDict. For stored trajectories, stacks are computed from the data alone. It
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
 from urllib.parse import quote
 
 import torch
@@ -18,76 +16,44 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..keys import Key
 from ..row_masks import broadcast_mask
-from .base import Transform
 from .counters import episode_starts, start_indices
 from .part import Keys
+from .row_state import RowStateTransform
 
-__all__ = ["CatFrames"]
+__all__ = ["CatFrames", "TimeMaxPool"]
 
 _PREFIX = "_cat_buffers_"
 
 
-class CatFrames(Transform):
-    """Concatenates the last `N` values, the oldest first, along one dimension.
-
-    A clone shares the buffers of stacks with the original.
-
-    `forward` stacks stored trajectories `[..., time]`, in which the done flags in "next" end episodes. An entry
-    ("next", key) of `in_keys` uses the earlier values of `key` if that is in `in_keys` too, else its own.
+class LastValues(RowStateTransform):
+    """The base of transforms of the last `N` values of entries, which form a stack along one dimension.
 
     Args:
         N: the number of values, 1 or more.
         dim: the dimension, counted from the end: -1 or less.
-        in_keys: the keys of entries to stack, "pixels" by default.
-        out_keys: the keys of the stacks; `in_keys` by default.
+        in_keys, out_keys: the keys of the values and of the results.
         padding: how to fill stacks at the start of an episode: "same" repeats the first value, "constant" uses
             `padding_value`.
         padding_value: a number.
-        as_inverse: whether to stack data when they are stored (by `inv`), not when they are read. Not for environments.
         reset_key: the key of the mask of rows that start new stacks; by default the mask of the group of the entry.
         done_key: the key of the flag under "next" that ends stored episodes, "done" by default.
-
-    Raises:
-        ValueError: `N` is less than 1, `dim` is not negative, or `padding` is unknown.
-        SpaceError: on use, if an entry does not have the dimension or the batch has changed without a reset.
-
-    >>> from vecrl.envs import GymEnv
-    >>> env = GymEnv("CartPole-v1").append_transform(CatFrames(4, -1, in_keys=["observation"], out_keys=["last"]))
-    >>> env.rollout(3)["last"].shape
-    torch.Size([3, 16])
     """
-
-    preserves_done = True
 
     def __init__(
         self,
         N: int,
         dim: int,
-        in_keys: Keys = None,
+        in_keys: Keys,
         out_keys: Keys = None,
         padding: str = "same",
         padding_value: float = 0,
-        as_inverse: bool = False,
         reset_key: Key | None = None,
         done_key: Key | None = None,
     ):
-        if N < 1:
-            raise ValueError(f"Expected N of 1 or more, got {N}.")
-        if dim >= 0:
-            raise ValueError(f"Expected a negative dim, which is counted from the end, got {dim}.")
-        if padding not in ("same", "constant"):
-            raise ValueError(f'Expected padding to be "same" or "constant", got {padding!r}.')
-        super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
+        super().__init__(in_keys, out_keys)
         self.N, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
-        self.as_inverse = as_inverse
         self.reset_key, self.done_key = reset_key, "done" if done_key is None else done_key
-
-    def clone(self) -> Self:
-        """Returns a copy without a container that shares the buffers, also those that are created later."""
-        cloned = super().clone()
-        cloned.__dict__["_buffers"] = self.__dict__["_buffers"]
-        return cloned
 
     # -- in an environment
 
@@ -96,7 +62,7 @@ class CatFrames(Transform):
         for key, out_key in self._key_pairs:
             frame = next_tensordict.get(key, None)
             if frame is not None:
-                next_tensordict.set(out_key, self._store(key, self._push(key, frame), mask))
+                next_tensordict.set(out_key, self._store(_buffer_name(key), self._push(key, frame), mask))
             elif not self._allow_missing:
                 raise self._missing(key, next_tensordict)
         return next_tensordict
@@ -105,8 +71,8 @@ class CatFrames(Transform):
         for key, out_key in self._key_pairs:
             frame = tensordict_reset.get(key, None)
             if frame is not None:
-                mask = self._mask(tensordict, key)
-                tensordict_reset.set(out_key, self._store(key, torch.cat(self._pad(frame), self.dim), mask))
+                stack = self._push(key, frame, is_first=True)
+                tensordict_reset.set(out_key, self._store(_buffer_name(key), stack, self._mask(tensordict, key)))
         return tensordict_reset
 
     def _mask(self, tensordict: TensorDictBase, key: Key) -> Tensor | None:
@@ -119,9 +85,9 @@ class CatFrames(Transform):
         padding = frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
         return [*[padding] * (self.N - 1), frame]
 
-    def _push(self, key: Key, frame: Tensor) -> Tensor:
-        """Returns the last stack without its oldest value and with `frame` as the newest."""
-        previous = self._buffers.get(_buffer_name(key))
+    def _push(self, key: Key, frame: Tensor, is_first: bool = False) -> Tensor:
+        """Returns the last stack without its oldest value and with `frame` as the newest; a new stack if `is_first`."""
+        previous = None if is_first else self._buffers.get(_buffer_name(key))
         if previous is None:
             return torch.cat(self._pad(frame), self.dim)
         size = frame.shape[self.dim]
@@ -133,40 +99,23 @@ class CatFrames(Transform):
             )
         return torch.cat([kept_frames, frame], self.dim)
 
-    def _store(self, key: Key, frames: Tensor, mask: Tensor | None) -> Tensor:
-        """Stores the rows of `mask` of a stack for the next step. Returns a copy, which the caller may change."""
-        previous = self._buffers.get(_buffer_name(key))
-        if mask is not None and previous is not None and previous.shape == frames.shape:
-            frames = torch.where(broadcast_mask(mask, frames), frames, previous)
-        self._buffers[_buffer_name(key)] = frames.detach()
-        return frames.clone()
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
-        self._buffers.clear()
-        for name, value in state_dict.items():
-            if name.startswith(prefix + _PREFIX):
-                self._buffers[name.removeprefix(prefix)] = torch.empty_like(value)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
     # -- on trajectories
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stacks stored trajectories in place and returns them; with `as_inverse` nothing is changed."""
-        return tensordict if self.as_inverse else self.unfolding(tensordict)
-
-    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns a copy of `tensordict` to store, with stacks if `as_inverse`."""
-        return self.unfolding(tensordict.copy()) if self.as_inverse else super().inv(tensordict)
+        """Changes stored trajectories `[..., time]` in place and returns them."""
+        return self.unfolding(tensordict)
 
     def unfolding(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stacks trajectories `[..., time]` in place and returns them.
+        """Changes stored trajectories `[..., time]` in place and returns them.
 
         Raises:
             ValueError: there is no time dimension.
             KeyError: the done flags or an entry to stack are missing.
         """
         if not tensordict.batch_dims:
-            raise ValueError("Expected trajectories [..., time] as input of CatFrames, got no batch dimension.")
+            raise ValueError(
+                f"Expected trajectories [..., time] as input of {type(self).__name__}, got no batch dimension."
+            )
         next_td = tensordict.get("next", None)
         if next_td is None or next_td.get(self.done_key, None) is None:
             raise KeyError(
@@ -226,6 +175,69 @@ class CatFrames(Transform):
                 frame_slice.masked_fill_(broadcast_mask(source < start_indices, frame_slice), self.padding_value)
         return stacked_frames
 
+
+class CatFrames(LastValues):
+    """Concatenates the last `N` values, the oldest first, along one dimension.
+
+    A clone shares the buffers of stacks with the original.
+
+    `forward` stacks stored trajectories `[..., time]`, in which the done flags in "next" end episodes. An entry
+    ("next", key) of `in_keys` uses the earlier values of `key` if that is in `in_keys` too, else its own.
+
+    Args:
+        N: the number of values, 1 or more.
+        dim: the dimension, counted from the end: -1 or less.
+        in_keys: the keys of entries to stack, "pixels" by default.
+        out_keys: the keys of the stacks; `in_keys` by default.
+        padding: how to fill stacks at the start of an episode: "same" repeats the first value, "constant" uses
+            `padding_value`.
+        padding_value: a number.
+        as_inverse: whether to stack data when they are stored (by `inv`), not when they are read. Not for environments.
+        reset_key: the key of the mask of rows that start new stacks; by default the mask of the group of the entry.
+        done_key: the key of the flag under "next" that ends stored episodes, "done" by default.
+
+    Raises:
+        ValueError: `N` is less than 1, `dim` is not negative, or `padding` is unknown.
+        SpaceError: on use, if an entry does not have the dimension or the batch has changed without a reset.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("CartPole-v1").append_transform(CatFrames(4, -1, in_keys=["observation"], out_keys=["last"]))
+    >>> env.rollout(3)["last"].shape
+    torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        N: int,
+        dim: int,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        padding: str = "same",
+        padding_value: float = 0,
+        as_inverse: bool = False,
+        reset_key: Key | None = None,
+        done_key: Key | None = None,
+    ):
+        if N < 1:
+            raise ValueError(f"Expected N of 1 or more, got {N}.")
+        if dim >= 0:
+            raise ValueError(f"Expected a negative dim, which is counted from the end, got {dim}.")
+        if padding not in ("same", "constant"):
+            raise ValueError(f'Expected padding to be "same" or "constant", got {padding!r}.')
+        keys = ["pixels"] if in_keys is None else in_keys
+        super().__init__(N, dim, keys, out_keys, padding, padding_value, reset_key, done_key)
+        self.as_inverse = as_inverse
+
+    # -- on trajectories
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Stacks stored trajectories in place and returns them; with `as_inverse` nothing is changed."""
+        return tensordict if self.as_inverse else self.unfolding(tensordict)
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a copy of `tensordict` to store, with stacks if `as_inverse`."""
+        return self.unfolding(tensordict.copy()) if self.as_inverse else super().inv(tensordict)
+
     # -- specs
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -254,6 +266,62 @@ class CatFrames(Transform):
         if self.padding == "constant":
             low, high = low.clamp(max=self.padding_value), high.clamp(min=self.padding_value)
         return Bounded(low, high, shape, dtype=spec.dtype, device=spec.device)
+
+
+class TimeMaxPool(LastValues):
+    """Takes the maximum of the last `T` values of each element, for example of the frames of a game that flickers.
+
+    At the start of an episode it is the maximum of the values so far. (In TorchRL 0 is among them.)
+
+    `forward` takes the maxima of stored trajectories `[..., time]`, as `CatFrames` stacks them.
+
+    Args:
+        in_keys: the keys of entries; "observation" by default.
+        out_keys: the keys of the maxima, with the same specs; `in_keys` by default.
+        T: the number of values, 1 or more.
+        reset_key: the key of the mask of rows in which episodes start; by default the mask of the group of the entry.
+
+    Raises:
+        ValueError: `T` is less than 1.
+
+    >>> from vecrl.envs import GymEnv
+    >>> pool = TimeMaxPool(in_keys=["observation"], out_keys=["highest"], T=3)
+    >>> rollout = GymEnv("Pendulum-v1").append_transform(pool).rollout(4)
+    >>> rollout["highest"][3].equal(rollout["observation"][1:4].amax(0))
+    True
+    """
+
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None, T: int = 1, reset_key: Key | None = None):
+        if T < 1:
+            raise ValueError(f"Expected T of 1 or more, got {T}.")
+        super().__init__(T, -1, ["observation"] if in_keys is None else in_keys, out_keys, reset_key=reset_key)
+
+    @property
+    def T(self) -> int:
+        """The number of values."""
+        return self.N
+
+    def _push(self, key: Key, frame: Tensor, is_first: bool = False) -> Tensor:
+        return super()._push(key, frame.unsqueeze(-1), is_first)
+
+    def _store(self, name: str, value: Tensor, mask: Tensor | None) -> Tensor:
+        return super()._store(name, value, mask).amax(-1)
+
+    def _stack_frames(self, values: Tensor, start_indices: Tensor, next_values: Tensor | None = None) -> Tensor:
+        next_values = None if next_values is None else next_values.unsqueeze(-1)
+        return super()._stack_frames(values.unsqueeze(-1), start_indices, next_values).amax(-1)
+
+    @property
+    def supports_rollout(self) -> bool:
+        return False  # the values after the rollout would be needed, not only their maxima
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Copies the specs of the entries, of which the maxima are values too."""
+        for key, out_key in self._key_pairs:
+            spec = observation_spec.get(key, None)
+            if spec is not None:
+                observation_spec[out_key] = spec.clone()
+        return observation_spec
 
 
 def _buffer_name(key: Key) -> str:

@@ -1,4 +1,4 @@
-"""`TensorDictPrimer`: adds entries that an environment does not have, such as the state of a recurrent policy.
+"""`TensorDictPrimer`: adds entries that an environment does not have, such as the state of a recurrent policy or noise.
 
 It must not know what policies do with the entries.
 """
@@ -13,12 +13,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...specs import Composite, TensorSpec
+from ...specs import Composite, TensorSpec, Unbounded
 from ..keys import Key
 from ..row_masks import RowMasks
 from .base import Transform
 
-__all__ = ["TensorDictPrimer"]
+__all__ = ["TensorDictPrimer", "gSDENoise"]
 
 
 class TensorDictPrimer(Transform):
@@ -103,7 +103,9 @@ class TensorDictPrimer(Transform):
         if self.single_default_value and callable(self.default_value):
             return self._single_default(batch, mask)
         has_batch_shape = all(spec.shape[: len(batch)] == batch for spec in specs.values(True, True))
-        is_batched = specs.shape == batch or (has_batch_shape and self.parent is None and not self.expand_specs)
+        is_batched = specs.shape[: len(batch)] == batch or (
+            has_batch_shape and self.parent is None and not self.expand_specs
+        )
         batch_shape = torch.Size(()) if is_batched else batch
         values = TensorDict({}, batch, device=specs.device)
         for key, spec in specs.items(include_nested=True, leaves_only=True):
@@ -180,3 +182,35 @@ class TensorDictPrimer(Transform):
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Adds the specs of the entries, which are inputs of the next step."""
         return state_spec.update(self.primers)
+
+
+class gSDENoise(TensorDictPrimer):
+    """Draws the noise of generalized state-dependent exploration at every reset, and keeps it during the episode.
+
+    The entry "_eps_gSDE" is a matrix of normal noise, by which a policy multiplies features of the state. See Raffin et
+    al., 2021, "Smooth Exploration for Robotic Reinforcement Learning".
+
+    Args:
+        state_dim: the number of features of the state.
+        action_dim: the number of elements of the action. Without both, the entry is a zero, `[..., 1]`.
+        shape: the dimensions before the matrix: the batch size of the environment, or dimensions after it.
+        kwargs: as in `TensorDictPrimer`.
+
+    Raises:
+        ValueError: only one of `state_dim` and `action_dim` is given.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("Pendulum-v1").append_transform(gSDENoise(state_dim=3, action_dim=1))
+    >>> noise = env.rollout(4)["_eps_gSDE"]
+    >>> noise.shape, bool((noise[0] == noise[3]).all())
+    (torch.Size([4, 1, 3]), True)
+    """
+
+    def __init__(self, state_dim: int | None = None, action_dim: int | None = None, shape: Any = None, **kwargs: Any):
+        if (state_dim is None) != (action_dim is None):
+            raise ValueError(f"Expected state_dim and action_dim, or neither, got {state_dim} and {action_dim}.")
+        shape = torch.Size(() if shape is None else shape)
+        self.state_dim, self.action_dim = state_dim, action_dim
+        matrix = (1,) if state_dim is None or action_dim is None else (action_dim, state_dim)
+        specs = Composite({"_eps_gSDE": Unbounded((*shape, *matrix))}, shape=shape)
+        super().__init__(specs, **{"random": state_dim is not None, **kwargs})

@@ -1,18 +1,21 @@
-"""Transforms of single rewards: scale, clip, make binary. They must keep nothing between steps."""
+"""Transforms of rewards: scale, clip, make binary, subtract from a target. They must keep nothing between steps."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...specs import Binary, TensorSpec
-from ..keys import Key
+from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
+from .counters import RewardTracker
 from .elementwise import as_number
 from .part import Keys
 
-__all__ = ["BinarizeReward", "RewardClipping", "RewardScaling"]
+__all__ = ["BinarizeReward", "RewardClipping", "RewardScaling", "TargetReturn"]
 
 
 class RewardTransform(StatelessTransform):
@@ -109,3 +112,56 @@ class BinarizeReward(RewardTransform):
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return Binary(shape=spec.shape, device=spec.device)
+
+
+class TargetReturn(RewardTracker):
+    """Writes the return that a policy is to reach, as decision transformers need it.
+
+    A value that the user sets in a root is used from there on.
+
+    Args:
+        target_return: the target at the start of each episode.
+        mode: "reduce" subtracts each reward from the target, which then is the return still to be reached. "constant"
+            keeps it.
+        in_keys: the keys of rewards; all rewards of the environment by default.
+        out_keys: the keys of the targets, with the shape and dtype of the rewards; by default "target_return" in the
+            group of each reward.
+        reset_key: the key of the mask of rows to reset; by default the mask of the reward's group.
+
+    Raises:
+        ValueError: `mode` is unknown, or two rewards have the same default target.
+
+    >>> from vecrl.envs import GymEnv
+    >>> GymEnv("CartPole-v1").append_transform(TargetReturn(10.0)).rollout(3)["target_return"].squeeze(-1)
+    tensor([10.,  9.,  8.])
+    """
+
+    def __init__(
+        self,
+        target_return: float,
+        mode: str = "reduce",
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        reset_key: Key | None = None,
+    ):
+        if mode not in ("reduce", "constant"):
+            raise ValueError(f'Expected mode to be "reduce" or "constant", got {mode!r}.')
+        super().__init__(in_keys, out_keys, None if reset_key is None else [reset_key])
+        self.target_return = float(target_return)
+        self.mode = mode
+
+    @property
+    def _start_value(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target_return
+
+    def _default_out_keys(self) -> list[Key]:
+        keys = [join_key(split_key(key)[0], "target_return") for key in self.in_keys]
+        if len(set(keys)) < len(keys):
+            raise ValueError(
+                f"Expected out_keys for the rewards {self.in_keys}, of which several are in one group, got none. Give "
+                f"a key for each."
+            )
+        return keys
+
+    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
+        return previous - source if self.mode == "reduce" else previous

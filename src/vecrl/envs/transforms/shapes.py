@@ -8,18 +8,22 @@ change values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import TypeVar
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
+from ..keys import Key
+from .actions import ActionTransform
 from .base import ObservationTransform
 from .part import Keys
 from .spec_probe import infer_spec
 
-__all__ = ["FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
+__all__ = ["FlattenAction", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 
 
 Shaped = TypeVar("Shaped", Tensor, TensorSpec)
@@ -131,6 +135,93 @@ class FlattenObservation(ShapeTransform):
         return x.flatten(
             _negative_dim(self.first_dim, num_feature_dims), _negative_dim(self.last_dim, num_feature_dims)
         )
+
+
+class FlattenAction(ActionTransform):
+    """Flattens adjacent dimensions of an action into one for the user, and restores them for the environment.
+
+    Args:
+        first_dim, last_dim: the first and the last of these dimensions; negative, counted from the end.
+        in_keys_inv: the keys of actions of the environment; "action" by default.
+        out_keys_inv: the keys of the actions that the user sets; `in_keys_inv` by default.
+        in_keys, out_keys: the keys that `forward` reads, to flatten stored actions, and writes; by default
+            `in_keys_inv` and `out_keys_inv`.
+        allow_positive_dim: whether to accept dimensions counted from 0 after the batch dimensions.
+        action_shape: the sizes of these dimensions, for stored data; in an environment they are those of its actions.
+
+    Raises:
+        ValueError: a dimension is not negative, without `allow_positive_dim`, or `first_dim` is after `last_dim`.
+        SpaceError: on use, if an action does not have the dimensions.
+        RuntimeError: on use of `inv`, if there are neither `action_shape` nor an environment.
+
+    >>> from tensordict import TensorDict
+    >>> flatten = FlattenAction(action_shape=(3, 5))
+    >>> flatten(TensorDict(action=torch.zeros(7, 3, 5)))["action"].shape
+    torch.Size([7, 15])
+    >>> flatten.inv(TensorDict(action=torch.zeros(7, 15)))["action"].shape
+    torch.Size([7, 3, 5])
+    """
+
+    def __init__(
+        self,
+        first_dim: int = -2,
+        last_dim: int = -1,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        allow_positive_dim: bool = False,
+        *,
+        action_shape: Sequence[int] | None = None,
+    ):
+        super().__init__("action" if in_keys_inv is None else in_keys_inv, out_keys_inv, in_keys, out_keys)
+        self.first_dim = _validate_dim(first_dim, allow_positive_dim, "first_dim")
+        self.last_dim = _validate_dim(last_dim, allow_positive_dim, "last_dim")
+        if first_dim > last_dim if (first_dim < 0) == (last_dim < 0) else first_dim < 0:
+            raise ValueError(f"Expected first_dim <= last_dim, got {first_dim} and {last_dim}.")
+        self.action_shape = None if action_shape is None else torch.Size(action_shape)
+
+    def _flatten(self, x: Shaped, num_feature_dims: int) -> Shaped:
+        """Returns a tensor or a spec flattened, the last `num_feature_dims` dimensions of which are the action."""
+        first, last = (_negative_dim(dim, num_feature_dims) for dim in (self.first_dim, self.last_dim))
+        if min(first, last) < -num_feature_dims or first > last:
+            raise SpaceError(
+                f"Expected an action with the dimensions {self.first_dim} to {self.last_dim}, got {num_feature_dims} "
+                f"dimensions after the batch dimensions. Give other dimensions."
+            )
+        return x.flatten(first, last)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        batch_dims = next_tensordict.batch_dims
+        return self._set_entries(
+            next_tensordict, self._key_pairs, lambda value: self._flatten(value, value.ndim - batch_dims)
+        )
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        dim = self.last_dim if self.last_dim < 0 else self.first_dim + tensordict.batch_dims
+        for pair in self._inverse_key_pairs:
+            self._set_entries(tensordict, [pair], partial(torch.unflatten, dim=dim, sizes=self._sizes[pair[1]]))
+        return tensordict
+
+    @cached_property
+    def _sizes(self) -> dict[Key, torch.Size]:
+        """The sizes of the dimensions of each action of the environment."""
+        if self.parent is None:
+            if self.action_shape is None:
+                raise RuntimeError(
+                    "Expected FlattenAction outside an environment to have action_shape, got None. Give the sizes of "
+                    "the dimensions that are flattened."
+                )
+            return dict.fromkeys(self.in_keys_inv, self.action_shape)
+        batch_dims, sizes = self.parent.batch_dims, {}
+        for key in self.in_keys_inv:
+            shape = self._action_spec(key).shape
+            first, last = (_negative_dim(dim, len(shape) - batch_dims) for dim in (self.first_dim, self.last_dim))
+            sizes[key] = shape[len(shape) + first : len(shape) + last + 1]
+        return sizes
+
+    def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
+        return self._flatten(spec, spec.ndim - self._require_parent().batch_dims)
 
 
 class UnsqueezeTransform(ShapeTransform):

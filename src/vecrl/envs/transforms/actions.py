@@ -1,0 +1,363 @@
+"""Transforms of actions between the form that policies choose and the form that the environment takes.
+
+In an environment they change inputs only. On stored data, `forward` maps actions of the environment to the form of the
+policy. They must not know how policies choose actions.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...specs import Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec
+from ..keys import Key
+from .base import Transform
+from .elementwise import as_number
+from .part import Keys
+
+__all__ = ["ActionDiscretizer", "ActionScaling", "DiscreteActionProjection"]
+
+
+class ActionTransform(Transform):
+    """The base of transforms of actions. Outputs of the environment are not changed.
+
+    Args:
+        in_keys_inv: the keys of actions of the environment.
+        out_keys_inv: the keys of the actions that the user sets; `in_keys_inv` by default.
+        in_keys, out_keys: the keys that `forward` reads and writes in stored data; by default `in_keys_inv` and
+            `out_keys_inv`.
+    """
+
+    preserves_done = True
+
+    def __init__(
+        self, in_keys_inv: Keys = "action", out_keys_inv: Keys = None, in_keys: Keys = None, out_keys: Keys = None
+    ):
+        if in_keys is None and out_keys is None:
+            out_keys = out_keys_inv
+        super().__init__(in_keys_inv if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return tensordict_reset
+
+    def _forward_spec(self, specs: Any) -> Any:
+        return specs
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """Replaces the specs of the actions. Raises a SpaceError if there is no action at one of `in_keys_inv`."""
+        for key in self.in_keys_inv:
+            if key not in action_spec.keys(include_nested=True, leaves_only=True):
+                raise SpaceError(
+                    f"Expected {type(self).__name__} to find an action at {key!r}, got only actions at "
+                    f"{list(action_spec.keys(include_nested=True, leaves_only=True))}. Give the key of an action."
+                )
+        return super().transform_action_spec(action_spec)
+
+    def _action_spec(self, key: Key) -> TensorSpec:
+        """Returns the spec of an action of the environment."""
+        return self._require_parent().full_action_spec[key]
+
+    def _finite_bounds(self, spec: TensorSpec) -> tuple[Tensor, Tensor]:
+        """Returns the bounds of an action. Raises a SpaceError unless they are floating-point, finite and differ."""
+        if isinstance(spec, Bounded) and spec.dtype is not None and spec.dtype.is_floating_point:
+            low, high = spec.low, spec.high
+            if bool((low.isfinite() & high.isfinite() & (low < high)).all()):
+                return low, high
+        raise SpaceError(
+            f"Expected {type(self).__name__} to get a floating-point action with finite bounds, low < high, got "
+            f"{spec!r}. Give the environment a Bounded action spec."
+        )
+
+
+class ActionDiscretizer(ActionTransform):
+    """Lets a policy choose among intervals of a continuous action, for algorithms with discrete actions such as DQN.
+
+    Each element of the action has its own intervals of equal width between its bounds. The user sees the discrete
+    action only; the continuous action is not an entry of the TensorDict. (TorchRL also writes it if `out_action_key`
+    is another key.)
+
+    For other positions of actions within their bounds, derive a class and override `custom_arange`.
+
+    Args:
+        num_intervals: the number of intervals of each element: an int, or a tensor `[d]` of one number per element of
+            the last dimension, of size d.
+        action_key: the key of the continuous action `[*batch, ..., d]` or `[*batch]`.
+        out_action_key: the key of the discrete action; `action_key` by default.
+        sampling: which value of the interval is taken, a `SamplingStrategy`; `MEDIAN` by default.
+        categorical: whether the discrete action holds indices, int64 with the shape of the continuous action
+            (`MultiCategorical`, or `Categorical` for `[*batch]`). Otherwise it holds one-hot rows, bool, concatenated
+            along the last dimension (`MultiOneHot` or `OneHot`).
+
+    Raises:
+        ValueError: a number of intervals is less than 1.
+        SpaceError: on use, if the action has no finite bounds, or `num_intervals` does not fit it.
+        RuntimeError: on use, if there is no environment, or an index is out of range.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("Pendulum-v1").append_transform(ActionDiscretizer(5))
+    >>> env.action_spec.cardinality(), env.rollout(3)["action"].dtype
+    (5, torch.int64)
+    """
+
+    class SamplingStrategy(IntEnum):
+        """Which value of an interval is taken: the middle, the lower or the upper bound, or a uniform sample."""
+
+        MEDIAN = 0
+        LOW = 1
+        HIGH = 2
+        RANDOM = 3
+
+    def __init__(
+        self,
+        num_intervals: int | Tensor,
+        action_key: Key = "action",
+        out_action_key: Key | None = None,
+        sampling: Any = None,
+        categorical: bool = True,
+    ):
+        numbers = torch.as_tensor(num_intervals)
+        if numbers.is_floating_point() or numbers.ndim > 1 or bool((numbers < 1).any()):
+            raise ValueError(
+                f"Expected num_intervals to be an int of 1 or more, or a tensor of such ints with one dimension, got "
+                f"{num_intervals!r}."
+            )
+        super().__init__([action_key], None if out_action_key is None else [out_action_key])
+        self.num_intervals = num_intervals
+        self.sampling = self.SamplingStrategy(self.SamplingStrategy.MEDIAN if sampling is None else sampling)
+        self.categorical = categorical
+
+    def custom_arange(self, nint: int, device: torch.device | None) -> Tensor:
+        """Returns the action of each interval for bounds of 0 and 1.
+
+        Args:
+            nint: the number of intervals.
+            device: the device of the result.
+
+        Returns:
+            `[nint]` float. With `RANDOM`, up to `1 / nint` is added to it at each step.
+        """
+        shift = {self.SamplingStrategy.MEDIAN: 0.5, self.SamplingStrategy.HIGH: 1.0}.get(self.sampling, 0.0)
+        return (torch.arange(nint, device=device) + shift) / nint
+
+    @cached_property
+    def _discrete_spec(self) -> Any:
+        """The spec of the discrete action."""
+        spec = self._action_spec(self.in_keys_inv[0])
+        if spec.ndim == self._require_parent().batch_dims:
+            discrete = Categorical(self._counts[0], spec.shape, spec.device)
+        else:
+            discrete = MultiCategorical(self._counts, spec.shape, spec.device)
+        return discrete if self.categorical else discrete.to_one_hot_spec()
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """The number of intervals of each element of the last dimension; a single one for an action `[*batch]`."""
+        spec = self._action_spec(self.in_keys_inv[0])
+        size = 1 if spec.ndim == self._require_parent().batch_dims else spec.shape[-1]
+        try:
+            return torch.as_tensor(self.num_intervals).expand(size).tolist()
+        except RuntimeError as error:
+            raise SpaceError(
+                f"Expected num_intervals to be an int or a tensor of {size} ints, one per element of the action, got "
+                f"{self.num_intervals!r}."
+            ) from error
+
+    @cached_property
+    def _action_table(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The actions and the widths of all intervals, `[*shape of the action, max intervals]`, and the upper bounds.
+
+        Elements with fewer intervals are filled with NaN.
+        """
+        low, high = (bound.unsqueeze(-1) for bound in self._finite_bounds(self._action_spec(self.in_keys_inv[0])))
+        device, counts = low.device, self._counts
+        positions = torch.full((len(counts), max(counts)), torch.nan, device=device, dtype=low.dtype)
+        for row, count in zip(positions, counts, strict=True):
+            row[:count] = self.custom_arange(count, device)
+        if low.ndim == self._require_parent().batch_dims + 1:
+            positions = positions[0]
+        widths = (high - low) / torch.tensor(counts, device=device).reshape(positions.shape[:-1]).unsqueeze(-1)
+        actions = (low + (high - low) * positions).clamp(low, high)
+        return actions, widths.squeeze(-1), high.squeeze(-1)
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        index = self._discrete_spec.to_categorical(value).long()
+        actions, widths, high = self._action_table
+        action = actions.expand(*index.shape, actions.shape[-1]).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        if self.sampling == self.SamplingStrategy.RANDOM:
+            action = torch.minimum(action + torch.rand_like(action) * widths, high)
+        return action
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns stored data unchanged: several actions have the same interval, so there is no inverse."""
+        return tensordict
+
+    def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
+        self._finite_bounds(spec)
+        return self._discrete_spec.clone()
+
+    def __repr__(self) -> str:
+        return (
+            f"ActionDiscretizer(num_intervals={self.num_intervals}, action_key={self.in_keys_inv[0]!r}, "
+            f"out_action_key={self.out_keys_inv[0]!r}, sampling={self.sampling!r}, categorical={self.categorical})"
+        )
+
+
+class ActionScaling(ActionTransform):
+    """Lets a policy choose actions in [-1, 1], or in [0, 1], which are mapped to the bounds of the environment.
+
+    The environment gets `action * scale + loc`, by default with `loc = (high + low) / 2` and `scale = (high - low) / 2`
+    from the bounds of its action. `forward` maps stored actions of the environment back, by `(action - loc) / scale`.
+
+    Args:
+        in_keys_inv: the key of the action of the environment, one key; "action" by default.
+        out_keys_inv: the key of the action that the user sets; `in_keys_inv` by default.
+        in_keys, out_keys: the keys that `forward` reads and writes; by default `in_keys_inv` and `out_keys_inv`.
+        loc, scale: numbers or tensors that broadcast with the action, used instead of the bounds. Then the action of
+            the environment needs no bounds.
+        standard_normal: whether the user sets actions in [-1, 1]. Otherwise these are in [0, 1], of which 0 is mapped
+            to `loc - scale` and 1 to `loc + scale`.
+
+    Raises:
+        ValueError: there is more than one key, only one of `loc` and `scale`, or a scale of 0.
+        SpaceError: on use, if there are no `loc` and `scale`, and the action has no finite bounds.
+        RuntimeError: on use, if there are neither `loc` and `scale` nor an environment.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("Pendulum-v1").append_transform(ActionScaling())
+    >>> float(env.base_env.action_spec.high), float(env.action_spec.high)
+    (2.0, 1.0)
+    >>> from tensordict import TensorDict
+    >>> ActionScaling(loc=1.0, scale=2.0)(TensorDict(action=torch.tensor([3.0])))["action"]
+    tensor([1.])
+    """
+
+    loc: Tensor | None
+    scale: Tensor | None
+
+    def __init__(
+        self,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        *,
+        loc: Any = None,
+        scale: Any = None,
+        standard_normal: bool = True,
+    ):
+        if (loc is None) != (scale is None):
+            raise ValueError(f"Expected loc and scale, or neither, got loc={loc!r} and scale={scale!r}.")
+        if scale is not None and not bool(torch.as_tensor(scale).all()):
+            raise ValueError(f"Expected a scale without zeros, by which actions are divided, got {scale!r}.")
+        super().__init__("action" if in_keys_inv is None else in_keys_inv, out_keys_inv, in_keys, out_keys)
+        if len(self.in_keys_inv) != 1 or len(self.in_keys) != 1:
+            raise ValueError(
+                f"Expected ActionScaling to have one key, got in_keys_inv={self.in_keys_inv} and in_keys="
+                f"{self.in_keys}. Use one ActionScaling per action."
+            )
+        self.standard_normal = standard_normal
+        self.register_buffer("loc", as_number(loc))
+        self.register_buffer("scale", as_number(scale))
+
+    @cached_property
+    def _loc_and_scale(self) -> tuple[Tensor, Tensor]:
+        if self.loc is not None and self.scale is not None:
+            return self.loc, self.scale
+        if self.parent is None:
+            raise RuntimeError(
+                "Expected ActionScaling outside an environment to have loc and scale, got neither. Give both."
+            )
+        low, high = self._finite_bounds(self._action_spec(self.in_keys_inv[0]))
+        return (high + low) / 2, (high - low) / 2
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        loc, scale = self._loc_and_scale
+        value = (value - loc) / scale
+        return value if self.standard_normal else (value + 1) / 2
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        loc, scale = self._loc_and_scale
+        return (value if self.standard_normal else value * 2 - 1) * scale + loc
+
+    def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
+        if self.loc is None:
+            self._finite_bounds(spec)
+        return Bounded(-1.0 if self.standard_normal else 0.0, 1.0, spec.shape, dtype=spec.dtype, device=spec.device)
+
+
+class DiscreteActionProjection(ActionTransform):
+    """Lets a policy with `max_actions` actions act in an environment with fewer, `num_actions_effective`.
+
+    An action that the environment does not have is replaced by a random one, uniformly. `forward` maps stored actions
+    of the environment to those of the policy. So one policy can act in environments with different numbers of actions.
+
+    Actions are one-hot rows. In an environment with `Categorical` actions they are indices instead. (TorchRL passes
+    one-hot rows to such an environment.)
+
+    Args:
+        num_actions_effective: the number of actions of the environment, 1 or more.
+        max_actions: the number of actions of the policy, at least `num_actions_effective`.
+        action_key: the key of the action, `[*batch, actions]`; `[*batch]` of indices.
+        include_forward: whether `forward` maps stored actions; otherwise it changes nothing.
+
+    Raises:
+        ValueError: not `1 <= num_actions_effective <= max_actions`.
+        SpaceError: on use, if the environment has another number of actions.
+
+    >>> from tensordict import TensorDict
+    >>> projection = DiscreteActionProjection(num_actions_effective=2, max_actions=4)
+    >>> projection.inv(TensorDict(action=torch.tensor([0, 1, 0, 0])))["action"]
+    tensor([0, 1])
+    >>> projection(TensorDict(action=torch.tensor([0, 1])))["action"]
+    tensor([0, 1, 0, 0])
+    """
+
+    def __init__(
+        self, num_actions_effective: int, max_actions: int, action_key: Key = "action", include_forward: bool = True
+    ):
+        if not 1 <= num_actions_effective <= max_actions:
+            raise ValueError(
+                f"Expected 1 <= num_actions_effective <= max_actions, got {num_actions_effective} and {max_actions}."
+            )
+        super().__init__([action_key])
+        self.num_actions_effective = num_actions_effective
+        self.max_actions = max_actions
+        self.include_forward = include_forward
+
+    @cached_property
+    def _has_indices(self) -> bool:
+        """Whether actions are indices instead of one-hot rows."""
+        return self.parent is not None and isinstance(self._action_spec(self.in_keys_inv[0]), Categorical)
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        padding = self.max_actions - value.shape[-1]
+        return value if self._has_indices or padding <= 0 else torch.nn.functional.pad(value, (0, padding))
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        number = self.num_actions_effective
+        index = value if self._has_indices else value.long().argmax(-1)
+        index = torch.where(index < number, index, torch.randint_like(index, number))
+        return index if self._has_indices else torch.nn.functional.one_hot(index, number).to(value.dtype)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Maps stored actions of the environment to those of the policy in place, and returns the data."""
+        return super().forward(tensordict) if self.include_forward else tensordict
+
+    def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
+        if not isinstance(spec, Categorical | OneHot) or spec.n != self.num_actions_effective:
+            raise SpaceError(
+                f"Expected an environment with {self.num_actions_effective} actions, as num_actions_effective says, of "
+                f"Categorical or OneHot, got {spec!r}. Give its number of actions."
+            )
+        assert spec.dtype is not None
+        shape = spec.shape if isinstance(spec, Categorical) else (*spec.shape[:-1], self.max_actions)
+        return type(spec)(self.max_actions, shape, spec.device, spec.dtype)
