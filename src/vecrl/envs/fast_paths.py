@@ -1,8 +1,8 @@
 """Recognizes classes that override a method which a faster way to step does not call.
 
-A faster way is a method that does at once what several methods do. These are marked, where they are defined first, with
-the name of the faster method. If a class overrides one of them below the class that defines the faster method, its
-environments must be stepped in the general way. This module must not know environments.
+A fast method does what several other methods do, without a call of them. `bypassed_by` marks each of these with the name
+of the fast method. A subclass may override a marked method but not the fast one: then the fast method would skip the
+subclass's code, and its environments must be stepped in the general way. This module must not know environments.
 """
 
 from __future__ import annotations
