@@ -72,6 +72,7 @@ class AsyncVectorEnv(VectorEnv):
       `__cause__` is the exception.
     * No environment is made in this process, and a worker may run several environments.
 
+    >>> import numpy as np
     >>> import gymnasium
     >>> envs = AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_workers=1)
     >>> obs, info = envs.reset(seed=1)

@@ -39,6 +39,7 @@ class SyncVectorEnv(BaseVectorEnv):
     observation and info are then those of the new episode; its reward and flags are those of the step that ended the
     old episode. The last observation and info of the old episode are under `final_obs` and `final_info`.
 
+    >>> import gymnasium
     >>> env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_episodes=1)
     >>> obs, info = env.reset(seed=1)
     >>> steps = 0
