@@ -1,8 +1,8 @@
 """Recognizes classes that override a method which a faster way to step does not call.
 
 A fast method does what several other methods do, without a call of them. `bypassed_by` marks each of these with the
-name of the fast method. A subclass may override a marked method but not the fast one: then the fast method would skip the
-subclass's code, and its environments must be stepped in the general way. This module must not know environments.
+name of the fast method. A subclass may override a marked method but not the fast one. The fast method would skip the
+subclass's code then, so its environments must be stepped in the general way. This module must not know environments.
 """
 
 from __future__ import annotations
