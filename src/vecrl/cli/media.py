@@ -106,29 +106,18 @@ def record_video(
         ImportError: imageio-ffmpeg is not installed; the message names the extra.
         ValueError: the environment renders no images.
     """
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise ImportError(
-            'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
-        ) from error
+    from ..record.video import VideoWriter  # here, since the package imports TensorDicts
+
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
     with creation_errors(env, kwargs):
         env_wrapper = _make(env, kwargs, constant_observation)
     try:
         rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
-        writer = None
-        for frame, reward in islice(_episode(env_wrapper, act, seed), MAX_FRAMES):
-            frame = _pad_to_even(frame)
-            if writer is None:
-                size = frame.shape[1], frame.shape[0]
-                writer = imageio_ffmpeg.write_frames(str(path), size, fps=rate, macro_block_size=2)
-                writer.send(None)
-            writer.send(frame)
-            total += reward
-        if writer is not None:
-            writer.close()
+        with VideoWriter(path, fps=rate) as video:
+            for frame, reward in islice(_episode(env_wrapper, act, seed), MAX_FRAMES):
+                video.write(frame)
+                total += reward
     finally:
         env_wrapper.close()
     return total
@@ -159,10 +148,3 @@ def _episode(env: TorchWrapper, act: PolicyFn, seed: int) -> Iterator[tuple[np.n
             outputs, *state = outputs
         obs, reward, terminated, truncated, _ = env.step(policy_io.actions(outputs)[0])
         reward, is_over = float(reward), bool(terminated) or bool(truncated)
-
-
-def _pad_to_even(frame: np.ndarray) -> np.ndarray:
-    """Repeats the last row or column of a frame `[height, width, 3]` if their number is odd: videos need even sizes."""
-    height, width = frame.shape[:2]
-    even_frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    return np.ascontiguousarray(even_frame, np.uint8)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -188,6 +189,13 @@ def flatten(values: Any, separator: str = "/", prefix: str = "") -> dict[str, An
         else:
             flat[path] = value
     return flat
+
+
+def histogram(data: Sequence[float] | Tensor, bins: int | None) -> tuple[list[int], list[float]]:
+    """Returns the counts in `bins` bins of equal width (64 by default), and the edges of the bins."""
+    numbers = torch.as_tensor(data).detach().cpu().flatten().double().numpy()
+    counts, edges = np.histogram(numbers, bins=bins or 64)
+    return counts.tolist(), edges.tolist()
 
 
 def series_path(folder: Path, name: str, suffix: str) -> Path:

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ..video import VIDEO_SUFFIXES, VideoWriter
-from .base import Logger, flatten, series_path
+from .base import Logger, flatten, histogram, series_path
 
 
 class CSVLogger(Logger):
@@ -75,11 +73,9 @@ class CSVLogger(Logger):
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes `histograms/NAME_STEP.csv` with a line "left,right,count" for each bin."""
-        numbers = torch.as_tensor(data).detach().cpu().flatten().double().numpy()
-        counts, edges = np.histogram(numbers, bins=kwargs.get("bins") or 64)
+        counts, edges = histogram(data, kwargs.get("bins"))
         with self._next_path("histograms", name, ".csv", step).open("w", newline="") as file:
-            rows = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerows(zip(edges[:-1], edges[1:], counts, strict=True))
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Writes the settings as lines "name: value" to the next file `texts/hparamsN.txt`."""

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ..video import VideoWriter
-from .base import Logger, flatten, import_library
+from .base import Logger, flatten, histogram, import_library
 
 
 class MLFlowLogger(Logger):
@@ -70,9 +68,8 @@ class MLFlowLogger(Logger):
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes the artifact `histograms/NAME_STEP.json` with the edges of the bins and the counts."""
-        numbers = torch.as_tensor(data).detach().cpu().flatten().double().numpy()
-        counts, edges = np.histogram(numbers, bins=kwargs.get("bins") or 64)
-        content = {"edges": edges.tolist(), "counts": counts.tolist()}
+        counts, edges = histogram(data, kwargs.get("bins"))
+        content = {"edges": edges, "counts": counts}
         self.client.log_dict(self._run_id, content, f"histograms/{name}_{self._next_step(name, step)}.json")
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
