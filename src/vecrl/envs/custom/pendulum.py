@@ -12,6 +12,7 @@ from torch import Tensor
 from ...specs import Bounded, Composite, Unbounded
 from ..base import EnvBase
 from ..spec_inference import make_composite_from_td
+from .generator import seeded_generator
 
 _START_ANGLE, _START_SPEED = math.pi, 1.0  # rad, rad/s: initial states are drawn between minus and plus these
 
@@ -100,11 +101,7 @@ class PendulumEnv(EnvBase):
         return TensorDict(next_td, tensordict.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
-        self._generator = torch.Generator(self.device or "cpu")
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        self._generator = seeded_generator(seed, self.device)
 
 
 def _wrap_angle(angle: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
 from ..base import EnvBase
 from ..keys import FLAGS
+from .generator import seeded_generator
 
 _LINES = torch.tensor(
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]], dtype=torch.int64
@@ -105,11 +106,7 @@ class TicTacToeEnv(EnvBase):
         return tensordict.set("action", _random_free_cell(tensordict["board"].flatten(-2)).squeeze(-1))
 
     def _set_seed(self, seed: int | None) -> None:
-        self._generator = torch.Generator(self.device or "cpu")  # for the opponent's moves only
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        self._generator = seeded_generator(seed, self.device)  # for the opponent's moves only
 
 
 def _is_full(board: Tensor) -> Tensor:

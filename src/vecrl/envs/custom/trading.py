@@ -14,6 +14,7 @@ from ...specs import Binary, Categorical, Composite, Unbounded
 from ..base import EnvBase
 from ..keys import FLAGS
 from ..spec_inference import make_composite_from_td
+from .generator import seeded_generator
 
 _STEPS_PER_YEAR = 252  # trading days
 _HOLDING_REWARD = 0.1  # the weight of the return of one step while the asset is held
@@ -146,8 +147,4 @@ class FinancialRegimeEnv(EnvBase):
         return mean + volatility / math.sqrt(_STEPS_PER_YEAR) * noise
 
     def _set_seed(self, seed: int | None) -> None:
-        self._generator = torch.Generator(self.device or "cpu")
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        self._generator = seeded_generator(seed, self.device)
