@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
-from vecrl.envs import PendulumEnv, check_env_specs
+from vecrl.envs import GymEnv, PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
     CatTensors,
     Compose,
@@ -214,3 +214,11 @@ def test_state_entries_are_kept(transform: Any) -> None:
         item.set_seed(0)
     rollout, expected = (item.rollout(4, actions=actions) for item in (env, plain))
     assert torch.equal(rollout["next", "reward"], expected["next", "reward"])
+
+
+def test_renamed_observations_leave_rollouts_at_once() -> None:
+    """Without keys of inputs there is no inverse, which would need a step at a time."""
+    env = GymEnv("CartPole-v1").append_transform(RenameTransform(["observation"], ["obs"]))
+    assert env._rollout_at_once(3, None, True) is not None
+    env = GymEnv("CartPole-v1").append_transform(RenameTransform([], [], ["action"], ["choice"]))
+    assert env._rollout_at_once(3, None, True) is None

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ..done_flags import rows_done
+from ..done_flags import any_true, rows_done
 from ..row_masks import broadcast_mask
 from .base import Transform
 from .frame_skip import reset_rows
@@ -69,6 +69,8 @@ class ConditionalSkip(Conditional):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         skipped = self._rows_where(self.cond, tensordict)
+        if not any_true(skipped):
+            return tensordict
         mask = tensordict.get("_step", None)
         return tensordict.set("_step", ~skipped if mask is None else ~skipped & mask.reshape(skipped.shape))
 

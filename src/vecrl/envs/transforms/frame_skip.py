@@ -5,7 +5,7 @@ They step their parent, and must not know which environment it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ def further_steps(
     step_td: TensorDictBase,
     next_td: TensorDictBase,
     mask: Tensor | None,
-    actions: Iterable[TensorDictBase],
+    actions: Iterable[Mapping[Key, Tensor]],
 ) -> Iterator[tuple[TensorDictBase, Tensor]]:
     """Takes steps after a step, in the rows that are not done, until all are done.
 
@@ -41,7 +41,7 @@ def further_steps(
         step_td: the input of the step.
         next_td: its output.
         mask: which rows were stepped; None for all.
-        actions: the actions of each further step.
+        actions: the actions of each further step, by key.
 
     Yields:
         The output of each further step, with rewards of 0 in rows that are not stepped, and the mask of the rows that
@@ -53,7 +53,9 @@ def further_steps(
             running &= mask.reshape(running.shape)
         if not bool(running.any()):
             return
-        root = env.step_mdp(step_td.set("next", next_td)).update(action)
+        root = env.step_mdp(step_td.set("next", next_td))
+        for key, value in action.items():
+            root.set(key, value)
         step_td = env.step(root if bool(running.all()) else root.set("_step", running))
         next_td = step_td.get("next")
         yield next_td, running
@@ -94,7 +96,7 @@ class FrameSkipTransform(Transform):
         step_td, self._last_input = self._last_input, None
         if step_td is None:
             step_td = tensordict.copy()
-        actions = [step_td.select(*parent.action_keys)] * (self.frame_skip - 1)
+        actions = [{key: step_td.get(key) for key in parent.action_keys}] * (self.frame_skip - 1)
         rewards = {key: next_tensordict.get(key) for key in parent.reward_keys}
         next_td = next_tensordict
         for next_td, _ in further_steps(parent, step_td, next_tensordict, tensordict.get("_step", None), actions):
@@ -143,7 +145,7 @@ class MultiAction(Transform):
         self.dim = dim
         self.stack_rewards = stack_rewards
         self.stack_observations = stack_observations
-        self._inputs: list[TensorDictBase] = []
+        self._inputs: tuple[TensorDictBase, list[dict[Key, Tensor]]] | None = None
 
     @cached_property
     def _stacked_keys(self) -> list[Key]:
@@ -158,18 +160,18 @@ class MultiAction(Transform):
         counts = {key: len(values) for key, values in actions.items()}
         if len(set(counts.values())) != 1 or 0 in counts.values():
             raise SpaceError(f"Expected the same number of actions, 1 or more, at all keys, got {counts}.")
-        empty = tensordict.empty()
-        steps = zip(*actions.values(), strict=True)
-        parts = [empty.copy().update(dict(zip(keys, values, strict=True))) for values in steps]
-        tensordict.update(parts[0])
+        first, *further = [dict(zip(keys, values, strict=True)) for values in zip(*actions.values(), strict=True)]
+        for key, value in first.items():
+            tensordict.set(key, value)
         for key in self._stacked_keys:  # environments may read their last observations
             if (stack := tensordict.get(key, None)) is not None:
                 tensordict.set(key, stack.select(position, -1))
-        self._inputs = [tensordict.copy(), *parts[1:]]
+        self._inputs = tensordict.copy(), further
         return tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        parent, (step_td, *actions) = self._require_parent(), self._inputs
+        assert self._inputs is not None
+        parent, (step_td, actions) = self._require_parent(), self._inputs
         rewards = {key: [next_tensordict.get(key)] for key in parent.reward_keys}
         stacks = {key: [next_tensordict.get(key)] for key in self._stacked_keys}
         next_td = next_tensordict

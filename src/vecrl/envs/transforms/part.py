@@ -203,13 +203,17 @@ class Part(nn.Module):
     @property
     def parent(self) -> EnvBase | None:
         """The environment with the transforms before this one, or None if the transform is in no environment."""
-        env = self._env
-        if env is None:
-            return None
+        env_ref, preceding = self._cached("_place", self._find_place)
+        env = None if env_ref is None else env_ref()
+        return None if env is None else env._parent_with(preceding)
+
+    def _find_place(self) -> tuple[Any, list[Part]]:
+        """Returns a weak reference to the `TransformedEnv`, or None, and the transforms before this one."""
         preceding: list[Part] = []
         for _, parts in self._ancestors():
             preceding = [*parts, *preceding]
-        return env._parent_with(preceding)
+        env = self._env
+        return None if env is None else weakref.ref(env), preceding
 
     def _require_parent(self) -> EnvBase:
         parent = self.parent
