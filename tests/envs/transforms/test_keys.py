@@ -111,6 +111,14 @@ def test_rename_with_copies() -> None:
     check_env_specs(env)
 
 
+def test_copied_actions_keep_both_keys() -> None:
+    env = TransformedEnv(BoundedValuesEnv(4), RenameTransform([], [], ["action"], ["given"], create_copy=True))
+    assert set(env.action_keys) == {"given", "action"}
+    root = env.rand_action(env.reset())
+    assert env.transform.inv(root)["action"].equal(root["given"])
+    check_env_specs(env)
+
+
 def test_rename_can_swap() -> None:
     data = RenameTransform(["a", "b"], ["b", "a"])(stored())
     assert (data["a"].shape[-1], data["b"].shape[-1]) == (1, 2)

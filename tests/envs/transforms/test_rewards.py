@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv, CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import check_env_specs
+from vecrl.envs import PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
     BinarizeReward,
     Compose,
@@ -17,6 +17,7 @@ from vecrl.envs.transforms import (
     TargetReturn,
     TransformedEnv,
 )
+from vecrl.errors import SpaceError
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -144,3 +145,16 @@ class TestTargetReturn:
             TargetReturn(1.0, "sum")
         with pytest.raises(ValueError, match=r"out_keys for the rewards \['x', 'y'\]"):
             TargetReturn(1.0, in_keys=["x", "y"]).out_keys  # noqa: B018
+
+
+def test_keys_of_reward_sums_are_checked() -> None:
+    with pytest.raises(ValueError, match="a key in out_keys for each in in_keys"):
+        RewardSum(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match=r"for each reward, \['reward'\], got \['a', 'b'\]"):
+        TransformedEnv(PendulumEnv(), RewardSum(out_keys=["a", "b"])).reset()
+    with pytest.raises(ValueError, match="as many different out_keys"):
+        TransformedEnv(PendulumEnv(), RewardSum(["reward", "reward"], ["a", "a"])).reset()
+    with pytest.raises(ValueError, match=r"one of reset_keys for all rewards, or one for each of \['reward'\]"):
+        TransformedEnv(PendulumEnv(), RewardSum(reset_keys=["_reset", "other"])).reset()
+    with pytest.raises(SpaceError, match="RewardSum to write a new entry, got 'th', which is an observation"):
+        TransformedEnv(PendulumEnv(), RewardSum(out_keys=["th"])).reset()

@@ -139,6 +139,27 @@ def test_transforms_have_one_container() -> None:
     TransformedEnv(IndependentRowsEnv(), env.transform[1].clone())
 
 
+def test_parts_of_a_compose_without_environment_can_be_moved() -> None:
+    clone = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum())).transform.clone()
+    count, total = clone
+    longer = Compose(InitTracker(), *clone)
+    assert [*longer][1:] == [count, total]
+    assert len(clone) == 0
+    assert count.container is longer
+    env = TransformedEnv(IndependentRowsEnv(), longer[1])
+    assert len(longer) == 2
+    assert count.parent.base_env is env.base_env
+    with pytest.raises(AttributeError, match="to belong to no environment"):
+        Compose(count)
+
+
+def test_transforms_stay_in_training_mode() -> None:
+    """In TorchRL they are in evaluation mode once they belong to an environment, where VecNorm would not learn."""
+    env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum()))
+    assert all(part.training for part in env.modules())
+    assert not any(part.training for part in env.eval().transform.modules())
+
+
 def test_specs_follow_every_edit() -> None:
     base = IndependentRowsEnv((0, 1))
     env = TransformedEnv(base, StepCounter())

@@ -30,6 +30,7 @@ from . import (
     timing,
     transformed_env,
     vecnorm,
+    vecnorm_v2,
 )
 from .action_mask import *
 from .actions import *
@@ -55,6 +56,7 @@ from .shapes import *
 from .timing import *
 from .transformed_env import *
 from .vecnorm import *
+from .vecnorm_v2 import *
 
 __all__: list[str] = []
 __all__ += action_mask.__all__
@@ -81,3 +83,4 @@ __all__ += shapes.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__
+__all__ += vecnorm_v2.__all__

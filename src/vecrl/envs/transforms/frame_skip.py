@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
+from ...validation import parse_count
 from ..done_flags import rows_done
 from ..keys import Key, join_key
 from ..row_masks import RowMasks, broadcast_mask
@@ -69,7 +70,8 @@ class FrameSkipTransform(Transform):
         frame_skip: the number of environment steps per step, 1 or more.
 
     Raises:
-        ValueError: `frame_skip` is less than 1.
+        ValueError: `frame_skip` is no int of 1 or more.
+        RuntimeError: on use with stored data.
 
     >>> from vecrl.envs import GymEnv
     >>> env = GymEnv("CartPole-v1").append_transform(FrameSkipTransform(4))
@@ -77,11 +79,11 @@ class FrameSkipTransform(Transform):
     tensor([4., 4.])
     """
 
+    _env_only = "Remove it."
+
     def __init__(self, frame_skip: int = 1):
-        if frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
         super().__init__()
-        self.frame_skip = frame_skip
+        self.frame_skip = parse_count("frame_skip", frame_skip)
         self._last_input: TensorDictBase | None = None
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -227,7 +229,7 @@ class NoopResetEnv(Transform):
         random: whether to sample the number.
 
     Raises:
-        ValueError: `noops` is negative, or 0 with `random`.
+        ValueError: `noops` is negative or no whole number, or 0 with `random`.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import Compose, StepCounter
@@ -239,8 +241,8 @@ class NoopResetEnv(Transform):
     preserves_done = True
 
     def __init__(self, noops: int = 30, random: bool = True):
-        if noops < 0 or (random and not noops):
-            raise ValueError(f"Expected noops of 1 or more, or 0 with random=False, got {noops}.")
+        if noops < 0 or noops % 1 or (random and not noops):
+            raise ValueError(f"Expected noops to be an int of 1 or more, or 0 with random=False, got {noops}.")
         super().__init__()
         self.noops = noops
         self.random = random

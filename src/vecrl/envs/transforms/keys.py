@@ -108,7 +108,13 @@ class CatTensors(ObservationTransform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds the spec of the result, and removes those of the removed entries. It is bounded if all entries are."""
-        specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
+        missing = [key for key in self.in_keys if key not in observation_spec]
+        if missing and not self._allow_missing:
+            raise SpaceError(
+                f"Expected CatTensors to concatenate observations, {list(observation_spec.keys(True, True))}, got "
+                f"in_keys {missing}, which are none. Give other in_keys."
+            )
+        specs: list[TensorSpec] = [] if missing else [observation_spec[key] for key in self.in_keys]
         if not specs:
             return observation_spec
         dims = observation_spec.ndim
@@ -221,6 +227,13 @@ class RenameTransform(StatelessTransform):
                     "RenameTransform(…, create_copy=True), which keeps both."
                 )
         return self._rename_spec(done_spec)
+
+    def _inverse_spec(self, specs: Composite) -> Composite:
+        kept = {key: specs[key] for key in self.in_keys_inv if self.create_copy and key in specs}
+        specs = super()._inverse_spec(specs)
+        for key, spec in kept.items():
+            specs[key] = spec
+        return specs
 
     def _rename_spec(self, specs: Composite) -> Composite:
         renamed = [(old_key, new_key, specs[old_key]) for old_key, new_key in self._key_pairs if old_key in specs]

@@ -225,16 +225,19 @@ class Part(nn.Module):
         return parent
 
     def set_container(self, container: Any) -> None:
-        """Makes the transform a part of `container`.
+        """Makes the transform a part of `container`. A part of a `Compose` without environment is removed from it.
 
         Raises:
-            AttributeError: the transform already has a container.
+            AttributeError: the transform belongs to an environment.
         """
-        if self.container is not None:
+        previous = self.container
+        if previous is not None and self._env is not None:
             raise AttributeError(
-                f"Expected {type(self).__name__} to have no container, got one that already belongs to another "
-                "environment or Compose. Use transform.clone(), which shares its buffers and has no container."
+                f"Expected {type(self).__name__} to belong to no environment, got one that already belongs to another. "
+                "Use transform.clone(), which shares its buffers and has no container."
             )
+        if previous is not None:
+            previous.pop(list(previous).index(self))
         self._container_ref = weakref.ref(container)
         self.empty_cache()
 

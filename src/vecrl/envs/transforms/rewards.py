@@ -28,6 +28,7 @@ class RewardTransform(StatelessTransform):
     """
 
     elementwise = True
+    _kinds = ("reward",)
 
     def __init__(self, in_keys: Keys = None, out_keys: Keys = None):
         super().__init__(in_keys, out_keys)

@@ -27,6 +27,7 @@ from .counters import episode_starts
 from .function_transform import TransformLike, as_transform
 from .part import SubmoduleAttribute
 from .row_shape_errors import Hook, heterogeneous_errors, with_heterogeneous_errors
+from .spec_hooks import check_keys
 
 __all__ = ["TransformedEnv"]
 
@@ -94,6 +95,11 @@ class TransformedEnv(EnvBase):
         self._as_compose().insert(index, transform)
         return self
 
+    def set_missing_tolerance(self, mode: bool = False) -> None:
+        """Sets whether entries at the `in_keys` of the transforms may be missing."""
+        self.transform.set_missing_tolerance(mode)
+        self.empty_cache()
+
     def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
         super().set_state(state, **kwargs)
         self._parents.clear()  # they hold clones of the transforms in the old state
@@ -152,6 +158,8 @@ class TransformedEnv(EnvBase):
         """Computes the specs from those of the base environment and the transform."""
         base = self.base_env
         base_specs = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
+        check_keys(self.transform, "in_keys_inv", base_specs[0])
+        check_keys(self.transform, "in_keys", base_specs[1])
         with heterogeneous_errors(self.transform, base.specs):
             transformed = (
                 self.transform.transform_input_spec(base_specs[0]),
@@ -231,6 +239,7 @@ class TransformedEnv(EnvBase):
 
     @derived
     def _transform_reset(self) -> Hook:
+        self._full("observation")  # raises if a transform does not fit, before it gets data
         return with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs)
 
     @derived
