@@ -23,6 +23,7 @@ class Steady(EnvBase):
         super().__init__()
         self.observation_spec = Composite(pos=Unbounded((says,)))
         self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         for name, value in own.items():
             self.__dict__[name] = value
 
@@ -138,4 +139,8 @@ def test_error_messages(case: str) -> None:
 
 
 def test_a_batch_size_may_be_a_number() -> None:
-    assert EnvBase(batch_size=3).batch_size == (3,)
+    class Sized(Unspecified):
+        def __init__(self) -> None:
+            super().__init__(batch_size=3)
+
+    assert Sized().batch_size == (3,)

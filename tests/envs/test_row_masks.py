@@ -131,6 +131,8 @@ def test_batch_unlocked_environments_step_only_masked_rows() -> None:
     class Free(EnvBase):
         batch_locked = False
 
+        def _reset(self, tensordict=None, **kwargs): ...
+
         def _step(self, tensordict):
             seen.append(tensordict.batch_size)
             count = tensordict["count"] + 1

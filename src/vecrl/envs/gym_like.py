@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..specs import Composite, TensorSpec
+from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
 from .base import EnvBase
 from .fast_paths import bypassed_by
@@ -110,6 +110,7 @@ class GymLikeEnv(EnvBase):
             kwargs["env"] = env
         self._check_kwargs(kwargs)
         self._env = self._build_env(**kwargs)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self._make_specs(self._env)
         self._init_env()
 

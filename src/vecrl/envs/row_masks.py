@@ -8,7 +8,7 @@ not selected keep their old entries, or get zeros if they had none. This module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from tensordict import (
     NonTensorStack,
     TensorDict,
     TensorDictBase,
+    is_non_tensor,
     is_tensor_collection,
 )
 from torch import Tensor
@@ -91,15 +92,23 @@ class RowMasks:
 
         Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new one.
         """
+        return self._select_in(new, old, ())
+
+    def _select_in(self, new: Any, old: Any, place: Prefix) -> Any:
+        """Merges as `select` does; `place` is the path of `new` in the root."""
         if isinstance(new, LazyStackedTensorDict):
-            return self._select_per_row(new, old)
-        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
-            mask = self.for_key(key)
-            if mask is None:
-                mask = self._mask_for_shared_entry(split_key(key)[0], new)
+            return self._select_per_row(new, old, place)
+        for key, new_value in list(_leaves_and_stacks(new, ())):
+            prefix, name = split_key(key)
+            path, old_value = (*place, *prefix, name), None if old is None else old.get(key, None)
+            if is_tensor_collection(new_value) and not is_non_tensor(new_value):
+                new.set(key, self._select_per_row(new_value, old_value, path))
+                continue
+            mask = self.for_key(path)
+            if mask is None and not place:
+                mask = self._mask_for_shared_entry(prefix, new)
             if mask is not None:
-                old_value = None if old is None else old.get(key, None)
-                new.set(key, _select_value(mask, new.get(key), old_value, key))
+                new.set(key, _select_value(mask, new_value, old_value, key))
         return new
 
     def _mask_for_shared_entry(self, prefix: Prefix, td: TensorDictBase) -> Tensor | None:
@@ -116,13 +125,16 @@ class RowMasks:
         row_masks = [reduce_to_rows(mask, mask.shape[:dims], True) for mask in masks_below if mask is not None]
         return torch.stack(row_masks).all(0) if row_masks else None
 
-    def _select_per_row(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
+    def _select_per_row(self, new: LazyStackedTensorDict, old: Any, place: Prefix) -> TensorDictBase:
         dim = new.stack_dim
         old_rows = [None] * len(new.tensordicts) if old is None else old.unbind(dim)
         merged_rows: list[TensorDictBase] = []
         for i, (new_row, old_row) in enumerate(zip(new.unbind(dim), old_rows, strict=True)):
-            masks = RowMasks({prefix: mask.select(dim, i) for prefix, mask in self.masks.items()}, self._prefixes)
-            merged_rows.append(masks.select(new_row, old_row))
+            row_masks = {
+                prefix: mask.select(dim, i) if prefix[: len(place)] == place else mask
+                for prefix, mask in self.masks.items()
+            }
+            merged_rows.append(RowMasks(row_masks, self._prefixes)._select_in(new_row, old_row, place))
         return stack_lazily(merged_rows, dim)
 
 
@@ -192,6 +204,16 @@ def _is_overridden(prefix: Prefix, masks: Mapping[Prefix, Tensor]) -> bool:
 def is_leaf(cls: type) -> bool:
     """Returns whether values of a class are leaves, for `keys` of TensorDicts; objects are leaves too."""
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
+
+
+def _leaves_and_stacks(td: TensorDictBase, prefix: Prefix) -> Iterator[tuple[Key, Any]]:
+    """Yields the keys and values of the leaves of a TensorDict, and of lazy stacks in it instead of their leaves."""
+    for name, value in td.items():
+        is_stack = isinstance(value, LazyStackedTensorDict)
+        if isinstance(value, Tensor) or is_stack or is_non_tensor(value) or not is_tensor_collection(value):
+            yield join_key(prefix, name), value
+        else:
+            yield from _leaves_and_stacks(value, (*prefix, name))
 
 
 def _validate_mask(mask: object, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:

@@ -58,6 +58,14 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
     return torch_dtype
 
 
+def foreign_spec_hint(value: object) -> str:
+    """Returns the end of a message about a value that is no spec: where to import the class of a TorchRL spec from."""
+    cls = type(value)
+    return (
+        f" of {cls.__module__}. Import {cls.__name__} from vecrl.specs" if cls.__module__.startswith("torchrl") else ""
+    )
+
+
 class TensorSpec(ShapeMethods):
     """The shape, dtype and device of a tensor (or another value), and which values it may have.
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from .base import Device, TensorSpec, as_device
+from .base import Device, TensorSpec, as_device, foreign_spec_hint
 from .composite_mapping import Entries, SpecMapping, copy_with_shape, entries_of, key_path
 from .composite_values import get_entry, has_entry, is_tensordict, put
 from .shape_methods import rearrange_batch
@@ -65,7 +65,8 @@ class Composite(SpecMapping):
         **kwargs: TensorSpec | Entries | None,
     ):
         if not isinstance(specs, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpaceError(f"Expected a mapping of keys to specs, got {specs!r:.80}.")
+            actual = type(specs).__name__ if foreign_spec_hint(specs) else f"{specs!r:.80}"
+            raise SpaceError(f"Expected a mapping of keys to specs, got {actual}{foreign_spec_hint(specs)}.")
         self._shape = as_size(() if shape is None else shape)
         self._device = None if device is None else as_device(device)
         self.data_cls = data_cls

@@ -256,6 +256,7 @@ def test_self_resetting_environments_can_be_transformed() -> None:
             super().__init__(auto_reset=True)
             self.observation_spec = Composite(observation=Unbounded((1,)))
             self.action_spec = Bounded(-1, 1, (1,))
+            self.reward_spec = Unbounded((*self.batch_size, 1))
             self.ticks = 0
 
         def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

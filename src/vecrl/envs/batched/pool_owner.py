@@ -55,6 +55,9 @@ class PoolOwner(EnvBase):
     _seed_before_use: tuple[Any, ...] | None  # the arguments of `set_seed`; None after the first reset
     _requested_device: torch.device | None
 
+    def _set_auto_reset(self, replace: bool) -> None:
+        raise TypeError("Expected auto_reset for the environments of a batch, got it for the batch. Pass it to them.")
+
     def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         """Sets the specs from the metadata of the environments."""
         raise NotImplementedError

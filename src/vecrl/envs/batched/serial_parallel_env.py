@@ -152,7 +152,7 @@ class BatchedEnv(PoolOwner):
         self._device = self._requested_device or (
             first_meta.device if len({meta.device for meta in metas}) == 1 else None
         )
-        self.supports_set_state = any(meta.supports_set_state for meta in metas)
+        self._supports_set_state = any(meta.supports_set_state for meta in metas)
         self._has_custom_rand_action = any(meta.has_custom_rand_action for meta in metas)
         self.batch_size = torch.Size([len(metas), *first_meta.batch_size])
         for name in (*INPUTS, *OUTPUTS):
@@ -224,6 +224,9 @@ class BatchedEnv(PoolOwner):
         return fake_rows(self._full, self.num_workers)
 
     # -- steps
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._step_and_complete(tensordict)
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         transition = self._call_pool("step", self._codec.inputs(tensordict))

@@ -39,8 +39,8 @@ class PendulumEnv(EnvBase):
     torch.Size([4, 2, 3])
     """
 
-    batch_locked = False
-    supports_set_state = True
+    _batch_locked = False
+    _supports_set_state = True
 
     def __init__(self, td_params: TensorDictBase | None = None, seed: int | None = None, device: Any = None):
         super().__init__(device=device, batch_size=[])

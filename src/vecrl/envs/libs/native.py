@@ -96,7 +96,7 @@ class NativeEnv(EnvBase):
             spec_locked=spec_locked,
             allow_done_after_reset=True,  # no initial state is done, and a check would wait for the GPU
         )
-        self.batch_locked, self.supports_set_state = not is_free, is_free
+        self._batch_locked, self._supports_set_state = not is_free, is_free
         self.env_name = env_name
         self._kwargs = kwargs
         self._one_hot = not categorical_action_encoding

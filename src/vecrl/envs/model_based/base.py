@@ -66,7 +66,7 @@ class ModelBasedEnvBase(EnvBase):
     ...         super().__init__(model)
     ...         self.observation_spec = Composite(x=Unbounded((1,)))
     ...         self.state_spec = self.observation_spec.clone()
-    ...         self.action_spec = Unbounded((1,))
+    ...         self.action_spec = self.reward_spec = Unbounded((1,))
     ...     def _reset(self, tensordict=None):
     ...         shape = () if tensordict is None else tensordict.batch_size
     ...         return TensorDict({"x": torch.zeros(*shape, 1)}, shape)
@@ -79,7 +79,7 @@ class ModelBasedEnvBase(EnvBase):
     [3.0, 2.0, 1.0]
     """
 
-    batch_locked = False
+    _batch_locked = False
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ModelBasedEnvBase(EnvBase):
             run_type_checks=run_type_checks,
             allow_done_after_reset=allow_done_after_reset,
         )
-        self.batch_locked = batch_size is not None
+        self._batch_locked = batch_size is not None
         self.world_model = world_model.to(self.device)
         self.world_model_params = _named(params, world_model.named_parameters(), "params")
         self.world_model_buffers = _named(buffers, world_model.named_buffers(), "buffers")

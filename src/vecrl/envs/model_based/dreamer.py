@@ -36,7 +36,7 @@ class DreamerEnv(ModelBasedEnvBase):
     Call `set_specs_from_env` to set the specs of actions and rewards.
     """
 
-    supports_set_state = True
+    _supports_set_state = True
 
     def __init__(
         self,

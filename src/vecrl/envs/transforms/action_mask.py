@@ -38,12 +38,13 @@ class ActionMask(Transform):
     >>> from tensordict import TensorDict
     >>> import torch
     >>> from vecrl.envs import EnvBase
-    >>> from vecrl.specs import Binary
+    >>> from vecrl.specs import Binary, Unbounded
     >>> class Even(EnvBase):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.action_spec = Categorical(4)
     ...         self.observation_spec = Composite(action_mask=Binary(4, (4,), dtype=torch.bool))
+    ...         self.reward_spec = Unbounded((1,))
     ...     def _reset(self, tensordict=None):
     ...         return TensorDict({"action_mask": torch.tensor([True, False, True, False])})
     ...     def _step(self, tensordict):

@@ -43,7 +43,7 @@ class TransformedEnv(EnvBase):
     Attributes that are not found here are looked up in the base environment.
 
     Args:
-        env: the base environment; it is closed with this one.
+        env: the base environment; it is closed with this one. The keyword `base_env` is accepted too.
         transform: a transform, or a function over TensorDicts; none by default.
         device: the device of the environment, which is moved there; by default it is not moved.
 
@@ -53,7 +53,7 @@ class TransformedEnv(EnvBase):
 
     Raises:
         AttributeError: the transform belongs to another environment. Use `transform.clone()`, which belongs to none.
-        TypeError: `env` is no environment of `vecrl.envs`.
+        TypeError: `env` is no environment of `vecrl.envs`, or `base_env` is given too.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import RewardSum, StepCounter
@@ -67,14 +67,24 @@ class TransformedEnv(EnvBase):
     transform = SubmoduleAttribute[Transform]()
     excluded_from_state = ("_parents", "_same_actions")
 
-    def __init__(self, env: EnvBase, transform: TransformLike | None = None, *, device: Device = None):
+    def __init__(
+        self,
+        env: EnvBase | None = None,
+        transform: TransformLike | None = None,
+        *,
+        device: Device = None,
+        base_env: EnvBase | None = None,
+    ):
+        if env is not None and base_env is not None:
+            raise TypeError("Expected one base environment, got env and base_env. Omit one of them.")
+        env = base_env if env is None else env
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
         self._parents: dict[tuple[int, ...], TransformedEnv] = {}
-        self._locked = env.is_spec_locked
+        self._lock_after_init = env.is_spec_locked
         transform = Compose() if transform is None else as_transform(transform)
         transform.set_container(self)
         self.base_env = env
@@ -181,16 +191,21 @@ class TransformedEnv(EnvBase):
     def set_spec_lock_(self, mode: bool = True) -> Self:
         """Locks or unlocks the specs, also those of the base environment. Returns this environment."""
         self._locked = mode
-        self.base_env.set_spec_lock_(mode)  # which clears the caches of this environment too
+        if self.base_env.is_spec_locked != mode:
+            self.base_env.set_spec_lock_(mode)
+        self.empty_cache()
         return self
+
+    def _set_auto_reset(self, replace: bool) -> None:
+        self.base_env._set_auto_reset(replace)
 
     def add_truncated_keys(self) -> Self:
         """Adds a "truncated" entry beside each "done" entry. Returns the environment."""
         self.base_env.add_truncated_keys()
         return self
 
-    batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
-    supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
+    _batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
+    _supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
@@ -255,6 +270,9 @@ class TransformedEnv(EnvBase):
         base, before, after = self.base_env, self.base_env.full_observation_spec, self.full_observation_spec
         keys = [key for key in base.observation_keys if key in after and key not in base.state_keys]
         return [key for key in keys if (before[key].shape, before[key].dtype) != (after[key].shape, after[key].dtype)]
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._step_and_complete(tensordict)
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         base_td, mask = self._invert(tensordict) if self._has_inverse else (tensordict, None)
