@@ -24,9 +24,12 @@ from . import (
     function_transform,
     images,
     keys,
+    module_transform,
     primer,
     rewards,
     shapes,
+    structure,
+    texts,
     timing,
     transformed_env,
     vecnorm,
@@ -50,9 +53,12 @@ from .frames import *
 from .function_transform import *
 from .images import *
 from .keys import *
+from .module_transform import *
 from .primer import *
 from .rewards import *
 from .shapes import *
+from .structure import *
+from .texts import *
 from .timing import *
 from .transformed_env import *
 from .vecnorm import *
@@ -77,9 +83,12 @@ __all__ += frames.__all__
 __all__ += function_transform.__all__
 __all__ += images.__all__
 __all__ += keys.__all__
+__all__ += module_transform.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
+__all__ += structure.__all__
+__all__ += texts.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__
