@@ -27,6 +27,7 @@ from . import (
     primer,
     rewards,
     shapes,
+    stored_data,
     timing,
     transformed_env,
     vecnorm,
@@ -52,6 +53,7 @@ from .keys import *
 from .primer import *
 from .rewards import *
 from .shapes import *
+from .stored_data import *
 from .timing import *
 from .transformed_env import *
 from .vecnorm import *
@@ -78,6 +80,7 @@ __all__ += keys.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
+__all__ += stored_data.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__
