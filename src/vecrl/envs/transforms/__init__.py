@@ -28,6 +28,7 @@ from . import (
     rewards,
     shapes,
     stored_data,
+    texts,
     timing,
     transformed_env,
     vecnorm,
@@ -54,6 +55,7 @@ from .primer import *
 from .rewards import *
 from .shapes import *
 from .stored_data import *
+from .texts import *
 from .timing import *
 from .transformed_env import *
 from .vecnorm import *
@@ -81,6 +83,7 @@ __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
 __all__ += stored_data.__all__
+__all__ += texts.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__
