@@ -29,6 +29,7 @@ from . import (
     rewards,
     shapes,
     structure,
+    stored_data,
     texts,
     timing,
     transformed_env,
@@ -58,6 +59,7 @@ from .primer import *
 from .rewards import *
 from .shapes import *
 from .structure import *
+from .stored_data import *
 from .texts import *
 from .timing import *
 from .transformed_env import *
@@ -88,6 +90,7 @@ __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
 __all__ += structure.__all__
+__all__ += stored_data.__all__
 __all__ += texts.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__

@@ -226,7 +226,10 @@ class Transform(Part):
         return self._call(tensordict)
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns the input of the environment, or the data to store, for `tensordict`, which is not changed."""
+        """Returns the input of the environment, or the data to store, for `tensordict`, which is not changed.
+
+        Transforms that need later steps return None as long as there are no data to store.
+        """
         return self._inv_call(tensordict.copy())
 
     # -- specs

@@ -217,6 +217,8 @@ class Compose(Transform):
         tensordict = tensordict.copy()
         for transform in reversed(self._parts):
             tensordict = transform.inv(tensordict)
+            if tensordict is None:  # there is no data to store yet
+                break
         return tensordict
 
     def __repr__(self) -> str:

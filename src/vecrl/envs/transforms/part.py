@@ -88,6 +88,8 @@ class Part(nn.Module):
     A `functools.cached_property` of a part is computed again after a change of keys or of the environment.
     """
 
+    stored_data_only = False
+    """Whether the part changes stored data only, and cannot be in an environment."""
     excluded_from_state = ("_container_ref", "_cache", "_key_pairs", "_inverse_key_pairs")
     _cached_names: ClassVar[tuple[str, ...]] = ("_key_pairs", "_inverse_key_pairs")
 
@@ -229,6 +231,7 @@ class Part(nn.Module):
 
         Raises:
             AttributeError: the transform belongs to an environment.
+            ValueError: the container is in an environment, and the transform is for stored data only.
         """
         previous = self.container
         if previous is not None and self._env is not None:
@@ -236,10 +239,21 @@ class Part(nn.Module):
                 f"Expected {type(self).__name__} to belong to no environment, got one that already belongs to another. "
                 "Use transform.clone(), which shares its buffers and has no container."
             )
+        if (container._env if isinstance(container, Part) else container) is not None:
+            self._check_allowed_in_environments()
         if previous is not None:
             previous.pop(list(previous).index(self))
         self._container_ref = weakref.ref(container)
         self.empty_cache()
+
+    def _check_allowed_in_environments(self) -> None:
+        for part in self.modules():
+            if isinstance(part, Part) and part.stored_data_only:
+                name = type(part).__name__
+                raise ValueError(
+                    f"Expected a transform for steps of an environment, got {name}, which needs several steps at once. "
+                    f"Apply it to stored trajectories: {name}.inv before they are stored, {name} when they are read."
+                )
 
     def reset_parent(self) -> None:
         """Removes the transform from its container."""
