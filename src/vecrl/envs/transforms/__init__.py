@@ -24,6 +24,7 @@ from . import (
     function_transform,
     images,
     keys,
+    pretrained,
     primer,
     rewards,
     shapes,
@@ -49,6 +50,7 @@ from .frames import *
 from .function_transform import *
 from .images import *
 from .keys import *
+from .pretrained import *
 from .primer import *
 from .rewards import *
 from .shapes import *
@@ -75,6 +77,7 @@ __all__ += frames.__all__
 __all__ += function_transform.__all__
 __all__ += images.__all__
 __all__ += keys.__all__
+__all__ += pretrained.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__

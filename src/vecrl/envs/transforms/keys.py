@@ -96,8 +96,7 @@ class CatTensors(ObservationTransform):
     @cached_property
     def _removed_keys(self) -> list[Key]:
         """The keys to remove: none that the next step of the environment needs."""
-        kept = [] if self.parent is None else self.parent.state_keys
-        return [key for key in self.in_keys if key not in kept] if self.del_keys else []
+        return self._removable(self.in_keys) if self.del_keys else []
 
     def _concat(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
