@@ -25,11 +25,12 @@ from . import (
     images,
     keys,
     module_transform,
+    pretrained,
     primer,
     rewards,
     shapes,
-    structure,
     stored_data,
+    structure,
     texts,
     timing,
     transformed_env,
@@ -55,11 +56,12 @@ from .function_transform import *
 from .images import *
 from .keys import *
 from .module_transform import *
+from .pretrained import *
 from .primer import *
 from .rewards import *
 from .shapes import *
-from .structure import *
 from .stored_data import *
+from .structure import *
 from .texts import *
 from .timing import *
 from .transformed_env import *
@@ -86,6 +88,7 @@ __all__ += function_transform.__all__
 __all__ += images.__all__
 __all__ += keys.__all__
 __all__ += module_transform.__all__
+__all__ += pretrained.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__

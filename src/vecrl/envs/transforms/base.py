@@ -369,6 +369,11 @@ class ObservationTransform(StatelessTransform):
         parent = self.parent
         return [] if parent is None else list(parent.observation_keys)
 
+    def _removable(self, keys: list[Key]) -> list[Key]:
+        """Returns the keys that the next step of the environment does not need."""
+        parent = self.parent
+        return keys if parent is None else [key for key in keys if key not in parent.state_keys]
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self._in_keys is None and self.container is None:
             raise ValueError(

@@ -68,8 +68,7 @@ class JoinTransform(ObservationTransform):
     @cached_property
     def _removed_keys(self) -> list[Key]:
         """The keys to remove: none that the next step of the environment needs."""
-        kept = [] if self.parent is None else self.parent.state_keys
-        return [key for key in self.in_keys if key not in kept] if self.del_keys else []
+        return self._removable(self.in_keys) if self.del_keys else []
 
 
 def remove_entries(container: Any, keys: list[Key]) -> None:
