@@ -49,6 +49,8 @@ class Stack(JoinTransform):
             [1., 1., 1.]])
     """
 
+    _checked_keys = ("in_keys",)  # `in_key_inv` is made of entries of the environment
+
     def __init__(
         self,
         in_keys: Keys,
