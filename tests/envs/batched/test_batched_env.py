@@ -161,9 +161,26 @@ def test_swapped_arguments_raise() -> None:
         ParallelEnv(*swapped)
 
 
-def test_fork_start_method_raises() -> None:
-    with pytest.raises(ValueError, match="locks that its threads hold"):
-        ParallelEnv(1, CountingTensorDictEnv, mp_start_method="fork")
+def test_fork_gives_a_warning_and_means_forkserver() -> None:
+    with pytest.warns(UserWarning, match="mp_start_method to be 'forkserver' or 'spawn', got 'fork'.*locks"):
+        env = ParallelEnv(1, CountingTensorDictEnv, mp_start_method="fork")
+    assert env.rollout(2).shape == (1, 2)
+    with pytest.warns(UserWarning, match="locks that its threads hold"):
+        env.configure_parallel(mp_start_method="fork")
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_threads": 0}, "num_threads to be an int of 1 or more, or None, got 0"),
+        ({"step_timeout": "a"}, "step_timeout to be a number of seconds"),
+        ({"envs_per_worker": "2"}, "envs_per_worker to be an int"),
+    ],
+)
+def test_wrong_options_raise(options: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SerialEnv(1, CountingTensorDictEnv, **options)
 
 
 def test_compatibility_arguments_are_accepted() -> None:

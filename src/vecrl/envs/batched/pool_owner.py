@@ -18,6 +18,7 @@ from ...engine.env_index import Ids
 from ...engine.pool import Pool
 from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
+from ...validation import parse_optional_count
 from ..base import EnvBase
 from .autograd_graphs import Graphs
 from .env_factories import EnvFn, Kwargs, make_env_fns, merge_kwargs, split_makers
@@ -125,13 +126,13 @@ class PoolOwner(EnvBase):
         """
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
-        self._num_threads = settings.pop("num_threads", self._num_threads)
+        self._num_threads = parse_optional_count("num_threads", settings.pop("num_threads", self._num_threads))
         self._envs_per_worker = settings.pop("envs_per_worker", self._envs_per_worker)
         if unknown := settings.keys() - _POOL_SETTINGS.keys() - _IGNORED_SETTINGS:
             expected = ["non_blocking", "num_threads", "envs_per_worker", *_POOL_SETTINGS]
             raise TypeError(f"Expected settings among {expected}, got {sorted(unknown)}.")
         if "mp_start_method" in settings:
-            parse_start_method(settings["mp_start_method"], "mp_start_method")
+            settings["mp_start_method"] = parse_start_method(settings["mp_start_method"], "mp_start_method")
         options = {_POOL_SETTINGS[name]: value for name, value in settings.items() if name in _POOL_SETTINGS}
         self._pool_options = replace(self._pool_options, **options)
         self.close()
