@@ -1,7 +1,9 @@
 """`SerialEnv` and `ParallelEnv`: start and close, attributes, seeds, states, and copies of results."""
 
 import math
+import pickle
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -65,6 +67,24 @@ def test_attributes_and_methods_reach_all_environments(kind: Any) -> None:
         assert not hasattr(env, "_nothing")
     with pytest.raises(AttributeError, match="closed"):
         _ = env.limit
+
+
+class Chained(CountingTensorDictEnv):
+    def __init__(self, number: int = 3):
+        super().__init__()
+        self.inner = SimpleNamespace(value=number, deep=SimpleNamespace(add=lambda other: number + other))
+
+
+@BOTH
+def test_chained_attributes_reach_all_environments(kind: Any) -> None:
+    with kind(2, [partial(Chained, 3), partial(Chained, 4)]) as env:
+        assert env.inner.value == [3, 4]
+        assert env.inner.deep.add(10) == [13, 14]
+        assert [inner.value for inner in env.inner] == [3, 4]
+        assert pickle.loads(pickle.dumps(env.inner.value)) == [3, 4]
+        with pytest.raises(AttributeError, match=r"have 'inner\.nothing'"):
+            _ = env.inner.nothing
+        assert not hasattr(env.inner, "_value")
 
 
 class Watched(GymEnv):

@@ -5,7 +5,7 @@ This module must not know how environments are reset and stepped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -32,6 +32,28 @@ _POOL_SETTINGS = {
 }
 """The arguments that `PoolOwner.configure_parallel` changes, each with the name of the pool's option."""
 _IGNORED_SETTINGS = {"use_buffers", "shared_memory", "memmap", "daemon"}
+
+
+class AttributeList(list[Any]):
+    """The values of an attribute of all environments; their attributes are lists again, looked up in the environments.
+
+    Args:
+        values: the values.
+        look_up: returns the values at a path with dots.
+        path: the path of these values.
+    """
+
+    def __init__(self, values: Iterable[Any], look_up: Callable[[str], Any], path: str):
+        super().__init__(values)
+        self._look_up, self._path = look_up, path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._look_up(f"{self._path}.{name}")
+
+    def __reduce__(self):
+        return list, (list(self),)
 
 
 class PoolOwner(EnvBase):
@@ -170,13 +192,17 @@ class PoolOwner(EnvBase):
             if pool is None or name.startswith("_"):
                 reason = " (its environments are closed)" if pool is None and not name.startswith("_") else ""
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{reason}") from None
+        return self._attributes_at(pool, name)
+
+    def _attributes_at(self, pool: Pool, name: str) -> Any:
+        """Returns the values of an attribute, or a function that calls a method, in all environments."""
         values = pool.invoke("get", name)
         kinds = {kind for kind, _ in values}
         if MISSING in kinds:
             lacking_rows = [row for row, (kind, _) in enumerate(values) if kind == MISSING]
             raise AttributeError(f"Neither {type(self).__name__} nor its environments {lacking_rows} have {name!r}.")
         if METHOD not in kinds:
-            return [value for _, value in values]
+            return AttributeList((value for _, value in values), lambda path: self._attributes_at(pool, path), name)
 
         def call(*args: Any, **kwargs: Any) -> list[Any]:
             return self._require_pool().invoke("call", name, [(args, kwargs)] * self.num_workers)
