@@ -293,7 +293,7 @@ def test_observation_mode_tuple():
         ({"backend": "processes", "threads_per_worker": 0}, "threads_per_worker"),
         ({"autoreset_mode": "never"}, "autoreset_mode"),
         ({"observation_mode": "any"}, "observation_mode"),
-        ({"backend": "processes", "start_method": "fork"}, "start_method"),
+        ({"backend": "processes", "start_method": "thread"}, "start_method"),
     ],
 )
 def test_invalid_arguments_raise(arguments, text):

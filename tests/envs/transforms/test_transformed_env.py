@@ -490,3 +490,28 @@ def test_other_torchrl_modules_count_as_functions() -> None:
     module = torchrl_class("TensorDictModule", module="torchrl.modules")()
     env = TransformedEnv(IndependentRowsEnv((0, 1)), module)
     assert env.reset()["observation"].shape == (2, 3)
+
+
+def test_state_dicts_of_torchrl_load() -> None:
+    def make() -> TransformedEnv:
+        norms = [ObservationNorm(loc=0.0, scale=1.0, in_keys=["observation"]) for _ in range(2)]
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(*norms))
+
+    def nested(env: EnvBase) -> torch.nn.Module:
+        return torch.nn.ModuleDict({"env": env})
+
+    numbers = {"0.loc": 2.0, "0.scale": 3.0, "1.loc": 4.0, "1.scale": 5.0}
+    saved = {f"transforms.{key}": torch.tensor(value) for key, value in numbers.items()}
+    saved |= {f"transforms.{index}.standard_normal": torch.tensor(True) for index in range(2)}  # as TorchRL 0.13 has it
+    env, other = make(), make()
+    env.load_state_dict(saved)
+    nested(other).load_state_dict({f"env.{key}": value for key, value in saved.items()})
+    for each in (env, other):
+        assert [float(each.transform[index].loc) for index in range(2)] == [2, 4]
+        assert [float(each.transform[index].scale) for index in range(2)] == [3, 5]
+    third = make()
+    third.load_state_dict(env.state_dict())
+    assert float(third.transform[1].scale) == 5, "vecrl's own keys"
+    with pytest.raises(RuntimeError, match=r"Missing key.*transform\.transforms\.1\.loc"):
+        third.load_state_dict({key: value for key, value in saved.items() if key != "transforms.1.loc"})
+    assert "transforms.1.loc" in saved, "the caller's dictionary is not changed"

@@ -28,6 +28,7 @@ from .function_transform import TransformLike, as_transform
 from .part import SubmoduleAttribute
 from .row_shape_errors import Hook, heterogeneous_errors, with_heterogeneous_errors
 from .spec_hooks import check_keys
+from .torchrl_state import rename_torchrl_keys
 
 __all__ = ["TransformedEnv"]
 
@@ -400,6 +401,10 @@ class TransformedEnv(EnvBase):
             if name.startswith("__") or "base_env" not in self._modules:
                 raise
         return getattr(self._modules["base_env"], name)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rename_torchrl_keys(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_parents": {}}
