@@ -177,6 +177,9 @@ def test_a_failed_dump_keeps_the_last_file(tmp_path: Path, monkeypatch: pytest.M
         recorder.dump()
     assert [path] == [*tmp_path.iterdir()]
     assert path.read_bytes() == before
+    monkeypatch.undo()
+    recorder.dump()
+    assert len(torch.load(path, weights_only=False)) == 3
 
 
 def test_selected_keys_and_resets_are_saved(tmp_path: Path) -> None:
