@@ -219,9 +219,10 @@ def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
         assert [name for name in _imports(path) if name.startswith(upper)] == [], path
 
 
-def test_record_imports_environments_only() -> None:
+def test_record_imports_environments_and_atomic_files_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg"}
-    assert _disallowed_imports("record", ("vecrl.record", "vecrl.envs", "vecrl.specs"), libraries) == []
+    modules = ("vecrl.record", "vecrl.envs", "vecrl.specs", "vecrl.snapshot.atomic_write")
+    assert _disallowed_imports("record", modules, libraries) == []
 
 
 def test_only_the_cli_imports_the_cli() -> None:

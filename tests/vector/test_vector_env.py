@@ -290,6 +290,7 @@ def test_observation_mode_tuple():
         ({"num_workers": 0}, "num_workers"),
         ({"num_workers": "2"}, "num_workers"),
         ({"step_timeout": -1}, "step_timeout"),
+        ({"check_nan": "x"}, "Expected check_nan to be True or False, got 'x'"),
         ({"backend": "processes", "threads_per_worker": 0}, "threads_per_worker"),
         ({"autoreset_mode": "never"}, "autoreset_mode"),
         ({"observation_mode": "any"}, "observation_mode"),

@@ -10,6 +10,7 @@ with the transforms before this one. Keys and containers are in `.part`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -213,7 +214,17 @@ class Transform(Part):
                 f"Expected a TensorDict as input of {type(self).__name__}, got {tensordict!r:.80}. Put it into a "
                 f"TensorDict."
             )
-        return super().__call__(tensordict)
+        try:
+            return super().__call__(tensordict)
+        except (LookupError, ValueError, RuntimeError) as error:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith("torchrl."):
+                raise
+            raise TypeError(
+                f"Expected {type(self).__name__} of vecrl in vecrl.envs.TransformedEnv, got a call by TorchRL "
+                f"({caller}), which passes it single outputs of steps, as to a function. Use the TransformedEnv of "
+                "vecrl, or the transform of TorchRL."
+            ) from error
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the entries `in_keys` of stored data in place and returns it.
