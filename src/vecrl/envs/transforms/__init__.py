@@ -10,6 +10,7 @@ from . import (
     actions,
     auto_reset,
     base,
+    batch_size,
     beliefs,
     compose,
     conditional,
@@ -41,6 +42,7 @@ from .action_mask import *
 from .actions import *
 from .auto_reset import *
 from .base import *
+from .batch_size import *
 from .beliefs import *
 from .compose import *
 from .conditional import *
@@ -73,6 +75,7 @@ __all__ += action_mask.__all__
 __all__ += actions.__all__
 __all__ += auto_reset.__all__
 __all__ += base.__all__
+__all__ += batch_size.__all__
 __all__ += beliefs.__all__
 __all__ += compose.__all__
 __all__ += conditional.__all__

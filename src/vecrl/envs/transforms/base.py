@@ -318,6 +318,18 @@ class Transform(Part):
                 specs[out_key] = self._inv_spec(spec)
         return specs
 
+    def _to_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict of the batch size that the user sees in that of the parent. Override it to change it."""
+        return tensordict
+
+    def _from_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict of the batch size of the parent in that which the user sees."""
+        return tensordict
+
+    @property
+    def _changes_batch(self) -> bool:
+        return overrides(type(self), Transform, "_to_parent_batch")
+
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Returns the batch size that the user sees."""
         return batch_size

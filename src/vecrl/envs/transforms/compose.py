@@ -161,6 +161,10 @@ class Compose(Transform):
     def supports_rollout(self) -> bool:
         return all(transform.supports_rollout for transform in self)
 
+    @cached_property
+    def _changes_batch(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return any(transform._changes_batch for transform in self)
+
     @property
     def _has_inverse(self) -> bool:
         return any(transform._has_inverse for transform in self)
@@ -168,8 +172,27 @@ class Compose(Transform):
     # -- hooks, each by that of the transforms
 
     _call = _fold("_call")
-    _step = _fold("_step")
-    _reset = _fold("_reset")
+    _to_parent_batch = _fold("_to_parent_batch", from_last=True)
+    _from_parent_batch = _fold("_from_parent_batch")
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._changes_batch:
+            for transform in self._parts:
+                next_tensordict = transform._step(tensordict, next_tensordict)
+            return next_tensordict
+        input_tds = [tensordict]  # of the transforms, each in the batch size of its outputs, from the last to the first
+        for transform in reversed(self._parts[1:]):
+            input_tds.append(transform._to_parent_batch(input_tds[-1]))
+        for transform, input_td in zip(self._parts, reversed(input_tds), strict=True):
+            next_tensordict = transform._step(input_td, next_tensordict)
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for transform in self._parts:  # the input has the batch size of the parent
+            tensordict_reset = transform._reset(tensordict, tensordict_reset)
+            tensordict = transform._from_parent_batch(tensordict) if self._changes_batch else tensordict
+        return tensordict_reset
+
     _reset_env_preprocess = _fold("_reset_env_preprocess", from_last=True)
     _inv_call = _fold("_inv_call", from_last=True)
 
