@@ -14,6 +14,7 @@ from . import (
     compose,
     conditional,
     counters,
+    data_loading,
     deltas,
     dtype_device,
     elementwise,
@@ -41,6 +42,7 @@ from .beliefs import *
 from .compose import *
 from .conditional import *
 from .counters import *
+from .data_loading import *
 from .deltas import *
 from .dtype_device import *
 from .elementwise import *
@@ -69,6 +71,7 @@ __all__ += beliefs.__all__
 __all__ += compose.__all__
 __all__ += conditional.__all__
 __all__ += counters.__all__
+__all__ += data_loading.__all__
 __all__ += deltas.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
