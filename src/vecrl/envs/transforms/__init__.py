@@ -25,6 +25,7 @@ from . import (
     function_transform,
     images,
     keys,
+    kl_reward,
     primer,
     rewards,
     shapes,
@@ -53,6 +54,7 @@ from .frames import *
 from .function_transform import *
 from .images import *
 from .keys import *
+from .kl_reward import *
 from .primer import *
 from .rewards import *
 from .shapes import *
@@ -82,6 +84,7 @@ __all__ += frames.__all__
 __all__ += function_transform.__all__
 __all__ += images.__all__
 __all__ += keys.__all__
+__all__ += kl_reward.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
