@@ -224,6 +224,8 @@ def _apply_to_steps(
 
 def define_torchvision_operators() -> None:
     """Defines the operators that torchvision, built for CUDA, needs on import; none of them is called."""
+    if _LIBRARIES:
+        return
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

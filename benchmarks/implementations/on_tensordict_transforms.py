@@ -31,7 +31,7 @@ INTEGERS = {"observation": (torch.int64, (8,))}
 MATRIX = {"observation": (torch.float32, (4, 8))}
 COLUMN = {"observation": (torch.float32, (1, 8))}
 MASKED = {"action_mask": (torch.bool, (4,))}
-GAUSSIAN = VECTOR
+RECURRENT = {"observation": (torch.float32, (8,)), "hidden": (torch.float32, (8,))}
 Entries = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 T = 32
 """The steps of stored trajectories."""
@@ -46,9 +46,11 @@ class Row:
     Attributes:
         make: returns the transform, given the names of a library's `envs.transforms`.
         entries: dtypes and shapes of the observations.
-        action: "continuous", two numbers in [-1, 1], "discrete", one of four, or "matrix", two by two numbers.
+        action: "continuous", two numbers in [-1, 1]; "discrete" and "one-hot", one of four; "matrix", two by two
+            numbers; "several", two numbers of which two are given at once.
         work: "step" and "reset" of an environment; "forward" and "inverse" on stored data.
         shape: the shape of the data, after the dimension of the batch.
+        is_flat: whether the data have a single dimension of all steps.
     """
 
     make: Callable[[Any], Any]
@@ -56,10 +58,15 @@ class Row:
     action: str = "continuous"
     work: str = "step"
     shape: tuple[int, ...] = ()
+    is_flat: bool = False
 
 
 def _halved(td: Any) -> Any:
     return td.set("observation", td["observation"] / 2)
+
+
+def _same(td: Any) -> Any:
+    return td
 
 
 def _never(td: Any) -> Any:
@@ -70,8 +77,27 @@ def _half(x: torch.Tensor) -> torch.Tensor:
     return x / 2
 
 
+def _push(td: Any) -> Any:
+    return td.set("action", torch.zeros(*td.batch_size, 2))
+
+
 def _module() -> Any:
-    return TensorDictModule(_half, ["observation"], ["half"])
+    return TensorDictModule(_half, ["observation"], ["observation"])
+
+
+class Memory(torch.nn.Module):
+    """Adds up its inputs over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + (self.scale * x).cumsum(-2)
+
+
+def _memory() -> Any:
+    return TensorDictModule(Memory(), ["observation", "hidden"], [("next", "hidden")])
 
 
 OBS: dict[str, Any] = {"in_keys": ["observation"]}
@@ -82,36 +108,54 @@ ROWS: dict[str, Row] = {
     "ActionDiscretizer": Row(lambda t: t.ActionDiscretizer(5, out_action_key="index"), VECTOR),
     "ActionMask": Row(lambda t: t.ActionMask(), MASKED, "discrete"),
     "ActionScaling": Row(lambda t: t.ActionScaling(), VECTOR),
+    "BatchSizeTransform": Row(lambda t: t.BatchSizeTransform(reshape_fn=_same), VECTOR),
     "BinarizeReward": Row(lambda t: t.BinarizeReward(), VECTOR),
+    "BurnInTransform": Row(lambda t: t.BurnInTransform([_memory()], 8), RECURRENT, work="forward", shape=(2, T)),
     "CatFrames": Row(lambda t: t.CatFrames(N=4, dim=-1, **OBS), VECTOR),
     "CatTensors": Row(lambda t: t.CatTensors(in_keys=["observation", "other"], out_key="both", del_keys=False), PAIR),
     "CenterCrop": Row(lambda t: t.CenterCrop(84, **PIXELS), TENSOR_IMAGE),
     "ClipTransform": Row(lambda t: t.ClipTransform(low=-1.0, high=1.0, **OBS), VECTOR),
+    "ConditionalPolicySwitch": Row(lambda t: t.ConditionalPolicySwitch(_push, _never), VECTOR),
     "ConditionalSkip": Row(lambda t: t.ConditionalSkip(_never), VECTOR),
     "Crop": Row(lambda t: t.Crop(84, **PIXELS), TENSOR_IMAGE),
-    "DTypeCastTransform": Row(lambda t: t.DTypeCastTransform(torch.float64, torch.float32, **OBS), DOUBLES),
+    "DiscreteActionProjection": Row(lambda t: t.DiscreteActionProjection(4, 6), VECTOR, "one-hot"),
     "DoubleToFloat": Row(lambda t: t.DoubleToFloat(**OBS), DOUBLES),
+    "DTypeCastTransform": Row(lambda t: t.DTypeCastTransform(torch.float64, torch.float32, **OBS), DOUBLES),
     "ExcludeTransform": Row(lambda t: t.ExcludeTransform("other"), PAIR),
+    "ExpandAs": Row(lambda t: t.ExpandAs("observation", "other", "wide"), PAIR),
     "FiniteTensorDictCheck": Row(lambda t: t.FiniteTensorDictCheck(), VECTOR),
     "FlattenAction": Row(lambda t: t.FlattenAction(in_keys_inv=["action"]), VECTOR, "matrix"),
     "FlattenObservation": Row(lambda t: t.FlattenObservation(-2, -1, **OBS), MATRIX),
     "FrameSkipTransform": Row(lambda t: t.FrameSkipTransform(2), VECTOR),
     "GrayScale": Row(lambda t: t.GrayScale(**PIXELS), TENSOR_IMAGE),
+    "gSDENoise": Row(lambda t: t.gSDENoise(state_dim=8, action_dim=2), VECTOR, work="reset"),
+    "Hash": Row(lambda t: t.Hash(["observation"], ["hash"]), VECTOR),
     "InitTracker": Row(lambda t: t.InitTracker(), VECTOR),
+    "LineariseRewards": Row(lambda t: t.LineariseRewards(["reward"], weights=[2.0]), VECTOR),
+    "ModuleTransform": Row(lambda t: t.ModuleTransform(module=_module(), no_grad=True), VECTOR),
+    "MultiAction": Row(lambda t: t.MultiAction(), VECTOR, "several"),
+    "MultiStepTransform": Row(lambda t: t.MultiStepTransform(3, 0.99), VECTOR, work="inverse", shape=(T,)),
     "NextObservationDelta": Row(lambda t: t.NextObservationDelta(**OBS), VECTOR, work="inverse", shape=(T,)),
+    "NextStateReconstructor": Row(
+        lambda t: t.NextStateReconstructor(traj_key=None), VECTOR, work="forward", shape=(T,), is_flat=True
+    ),
+    "NoopResetEnv": Row(lambda t: t.NoopResetEnv(2, random=False), VECTOR, work="reset"),
     "ObservationNorm": Row(lambda t: t.ObservationNorm(0.0, 2.0, **OBS), VECTOR),
     "PermuteTransform": Row(lambda t: t.PermuteTransform((-1, -2), **OBS), MATRIX),
+    "RandomCropTensorDict": Row(lambda t: t.RandomCropTensorDict(8), VECTOR, work="forward", shape=(T,)),
     "RandomTruncationTransform": Row(
         lambda t: t.Compose(t.StepCounter(), t.RandomTruncationTransform(10**6, 2 * 10**6)), VECTOR
     ),
     "RenameTransform": Row(lambda t: t.RenameTransform(in_keys=["other"], out_keys=["second"]), PAIR),
     "Resize": Row(lambda t: t.Resize(84, 84, **PIXELS), TENSOR_IMAGE),
+    "Reward2GoTransform": Row(lambda t: t.Reward2GoTransform(0.99), VECTOR, work="inverse", shape=(T,)),
     "RewardClipping": Row(lambda t: t.RewardClipping(-1.0, 1.0), VECTOR),
     "RewardScaling": Row(lambda t: t.RewardScaling(0.0, 2.0), VECTOR),
     "RewardSum": Row(lambda t: t.RewardSum(), VECTOR),
     "SelectTransform": Row(lambda t: t.SelectTransform("observation"), PAIR),
     "SignTransform": Row(lambda t: t.SignTransform(**REWARD), VECTOR),
     "SqueezeTransform": Row(lambda t: t.SqueezeTransform(-2, **OBS), COLUMN),
+    "Stack": Row(lambda t: t.Stack(["observation", "other"], "both", del_keys=False), PAIR),
     "StepCounter": Row(lambda t: t.StepCounter(), VECTOR),
     "TargetReturn": Row(lambda t: t.TargetReturn(100.0), VECTOR),
     "TensorDictPrimer": Row(lambda t: t.TensorDictPrimer(hidden=t.unbounded((8,)), expand_specs=True), VECTOR),
@@ -123,7 +167,7 @@ ROWS: dict[str, Row] = {
     "UnaryTransform": Row(lambda t: t.UnaryTransform(out_keys=["half"], fn=_half, **OBS), VECTOR),
     "UnsqueezeTransform": Row(lambda t: t.UnsqueezeTransform(-1, **OBS), VECTOR),
     "VecNorm": Row(lambda t: t.VecNorm(**OBS), VECTOR),
-    "gSDENoise": Row(lambda t: t.gSDENoise(state_dim=8, action_dim=2), VECTOR, work="reset"),
+    "VecNormV2": Row(lambda t: t.VecNormV2(**OBS), VECTOR),
 }
 
 
@@ -138,7 +182,11 @@ def transformed(library: str, transform: str, num_envs: int) -> RunFactory:
         yield _on_data(row, names, batch)
         return
     chain = [names.Compose(names.InitTracker()), names.Compose(names.InitTracker(), row.make(names))]
-    bare, full = (_units(names.TransformedEnv(_env(names, row, batch), compose), row.work) for compose in chain)
+    several = [False, row.action == "several"]
+    bare, full = (
+        _units(names.TransformedEnv(_env(names, row, batch), compose), row.work, flag)
+        for compose, flag in zip(chain, several, strict=True)
+    )
 
     def run(units: int) -> Measurement:
         """Times blocks of both in turn; the difference of the fastest blocks hardly depends on other programs."""
@@ -159,6 +207,7 @@ def _names(library: str) -> Any:
         Composite=specs.Composite,
         Bounded=specs.Bounded,
         Categorical=specs.Categorical,
+        OneHot=specs.OneHot,
         Unbounded=specs.Unbounded,
         unbounded=lambda shape: specs.Unbounded(shape=shape, dtype=torch.float32),
     )
@@ -180,6 +229,8 @@ def _env(names: Any, row: Row, batch: tuple[int, ...]) -> Any:
         "continuous": lambda: names.Bounded(-1.0, 1.0, shape=(*batch, 2)),
         "discrete": lambda: names.Categorical(4, shape=batch),
         "matrix": lambda: names.Bounded(-1.0, 1.0, shape=(*batch, 2, 2)),
+        "one-hot": lambda: names.OneHot(4, shape=(*batch, 4)),
+        "several": lambda: names.Bounded(-1.0, 1.0, shape=(*batch, 2)),
     }
     flags = {key: torch.zeros(*batch, 1, dtype=torch.bool) for key in ("done", "terminated")}
     reward = torch.full((*batch, 1), 0.5)
@@ -208,7 +259,7 @@ def _env(names: Any, row: Row, batch: tuple[int, ...]) -> Any:
     return Constant()
 
 
-def _units(env: Any, work: str) -> Callable[[int], None]:
+def _units(env: Any, work: str, several: bool) -> Callable[[int], None]:
     if work == "reset":
 
         def resets(units: int) -> None:
@@ -217,7 +268,10 @@ def _units(env: Any, work: str) -> Callable[[int], None]:
 
         return resets
     root = env.reset()
-    action = env.rand_action(root.clone()).select(*env.action_keys)
+    if several:
+        action = TensorDict({"action": torch.rand(*env.batch_size, 2, 2)}, env.batch_size)
+    else:
+        action = env.rand_action(root.clone()).select(*env.action_keys)
 
     def steps(units: int) -> None:
         nonlocal root
@@ -234,7 +288,10 @@ def _on_data(row: Row, names: Any, batch: tuple[int, ...]) -> Callable[[int], No
     leaves = _values(row.entries, shape)
     flags = {key: torch.zeros(*shape, 1, dtype=torch.bool) for key in ("done", "terminated", "truncated")}
     ends = {**leaves, **flags, "reward": torch.full((*shape, 1), 0.5)}
+    ends["done"] = flags["done"].clone()
+    ends["done"][..., -1, :] = True
     data = TensorDict({**leaves, **flags, "action": torch.rand(*shape, 2), "next": TensorDict(ends, shape)}, shape)
+    data = data.reshape(-1) if row.is_flat else data
     call = transform if row.work == "forward" else transform.inv
 
     def run(units: int) -> None:
