@@ -214,14 +214,16 @@ class Transform(Part):
         """Changes the specs of all outputs in place and returns them."""
         for name in ("reward", "observation", "done"):
             key = f"full_{name}_spec"
-            output_spec[key] = getattr(self, f"transform_{name}_spec")(output_spec[key])
+            if output_spec[key] is not None:
+                output_spec[key] = getattr(self, f"transform_{name}_spec")(output_spec[key])
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """Changes the specs of all inputs in place and returns them."""
         for name in ("state", "action"):
             key = f"full_{name}_spec"
-            input_spec[key] = getattr(self, f"transform_{name}_spec")(input_spec[key])
+            if input_spec[key] is not None:
+                input_spec[key] = getattr(self, f"transform_{name}_spec")(input_spec[key])
         return input_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
