@@ -254,7 +254,7 @@ def test_self_resetting_simulators_roll_out() -> None:
             ended = next_td["done"]
             return next_td.set("count", next_td["count"] * ~ended)
 
-    for replace, last in ((True, 0), (False, 0)):
+    for replace, last in ((True, -1), (False, 0)):
         env = Auto(2, 3, auto_reset=True, auto_reset_replace=replace)
         rollout = env.rollout(5, break_when_any_done=False)
         assert env.resets == 1

@@ -69,7 +69,12 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "flags of another shape": (
         lambda: Steady(_step=gives(done=torch.zeros(2, dtype=torch.bool))).rollout(3),
         SpaceError,
-        r"'done' of shape \(1,\), as done_spec says, got \(2,\)",
+        r"'done' of shape \(1,\), as done_spec says, got \(2,\). Return one flag per environment",
+    ),
+    "flags of another dtype": (
+        lambda: Steady(_step=gives(done=torch.zeros(1))).rollout(3),
+        SpaceError,
+        r"'done' \(done_spec\): expected dtype torch.bool, found torch.float32.*Flags are bool: return done.bool\(\)",
     ),
     "a size that changes": (lambda: growing(1).rollout(5), SpaceError, r"'pos', got \(1,\) and \(2,\).*-1"),
     "a dynamic size, contiguous": (

@@ -72,6 +72,7 @@ class GymLikeEnv(EnvBase):
 
     libname: str | None = None
     excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_obs_keys", "_layout", "_tuples")
+    _converts_actions = True
     _dict_actions = False
     """Whether the library takes a dict of actions, even for a single action."""
 

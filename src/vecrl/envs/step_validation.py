@@ -92,9 +92,10 @@ def check_first_step(env: SpecContainer, next_td: TensorDictBase) -> None:
         return
     lines = "\n".join(_form_differences(env, ("observation", "reward", "done"), next_td))
     if lines:
+        hint = " Flags are bool: return done.bool()." if "(done_spec): expected dtype torch.bool" in lines else ""
         raise SpaceError(
             f"Expected {type(env).__name__} to return what its specs say, got these differences:\n{lines}\n"
-            "Correct the specs or the results."
+            f"Correct the specs or the results.{hint}"
         )
     env._cache["first_step_checked"] = True
 

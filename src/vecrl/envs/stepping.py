@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import ClosedError, LockedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
+from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Prefix, join_key
@@ -41,6 +42,7 @@ class SteppedEnv(Stateful, SpecContainer):
     _batch_locked = True
     _supports_set_state = False
     run_type_checks = False
+    _converts_actions = False  # whether `_step` takes actions of any dtype
     _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
 
     def __init__(
@@ -268,7 +270,13 @@ class SteppedEnv(Stateful, SpecContainer):
         keys = next_td.keys(True, True, is_leaf=is_leaf)
         return next_td.update(tensordict.select(*keys, strict=False))
 
+    @derived
+    def _integral_actions(self) -> Dtypes:
+        return [] if self._converts_actions else integral_entries(self.full_action_spec)
+
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._integral_actions:
+            tensordict = with_exact_dtypes(tensordict, self._integral_actions)
         try:
             next_td = self._step(tensordict)
         except (KeyError, AttributeError, TypeError) as error:

@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
+from .exact_cast import cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 
@@ -272,10 +273,15 @@ class TensorSpec(ShapeMethods):
         )
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Converts a value to the NumPy form that environments take; `safe` checks it with `assert_is_in` first."""
+        """Converts a value to the NumPy form that environments take; `safe` checks it with `assert_is_in` first.
+
+        Raises:
+            SpaceError: the spec has integers or flags, and the value has numbers that its dtype cannot hold.
+        """
         if safe:
             self.assert_is_in(val)
-        return val.detach().cpu().numpy()
+        val = val.detach()
+        return (val if self.dtype in (None, val.dtype) else cast_exactly(val, self.dtype)).cpu().numpy()
 
     def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects from `tensor_to_index` with `index`, a value of this spec. Only categorical specs can do this."""

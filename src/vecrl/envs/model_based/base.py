@@ -80,6 +80,7 @@ class ModelBasedEnvBase(EnvBase):
     """
 
     _batch_locked = False
+    _copied_specs: tuple[str, ...] = ("observation", "action", "reward", "done")
 
     def __init__(
         self,
@@ -105,11 +106,13 @@ class ModelBasedEnvBase(EnvBase):
     def set_specs_from_env(self, env: EnvBase) -> None:
         """Copies the specs of observations, actions, rewards and done flags of an environment, on this device.
 
+        A `DreamerEnv` keeps those of its observations.
+
         Args:
             env: an environment of the same batch size, or one without a batch size if this has none.
         """
-        for name in ("full_observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec"):
-            setattr(self, name, getattr(env, name).clone().to(self.device))
+        for name in self._copied_specs:
+            setattr(self, f"full_{name}_spec", getattr(env, f"full_{name}_spec").clone().to(self.device))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         output = self._predict(tensordict.copy())

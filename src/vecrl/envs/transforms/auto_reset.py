@@ -31,6 +31,8 @@ class SelfResetTransform(Transform):
         self_reset_buffer: stores these observations until the next reset.
     """
 
+    _env_only = "Remove it."
+
     def __init__(self, self_reset_buffer: SelfResetBuffer):
         super().__init__()
         self._self_reset = self_reset_buffer
