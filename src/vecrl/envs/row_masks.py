@@ -24,6 +24,7 @@ from tensordict import (
 from torch import Tensor
 
 from ..errors import SpaceError
+from ..specs.shape_ops import has_shape
 from .done_flags import any_true, reduce_to_rows
 from .keys import Key, Prefix, join_key, split_key
 
@@ -46,8 +47,16 @@ class RowMasks:
             self.masks = {prefix: mask for prefix, mask in masks.items() if not _is_overridden(prefix, masks)}
 
     @classmethod
-    def from_tensordict(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> RowMasks:
+    def from_tensordict(
+        cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix], shapes: Mapping[Prefix, Sequence[int]] = {}
+    ) -> RowMasks:
         """Reads the masks named `name` ("_reset" or "_step") from `td`.
+
+        Args:
+            td: the TensorDict.
+            name: the name of the masks.
+            prefixes: the prefixes of done flags.
+            shapes: the shapes of done flags after the batch size, by prefix, for those that `td` does not have.
 
         Raises:
             SpaceError: if a mask has no done flags beside it, is not bool, or has another shape than the flags.
@@ -58,7 +67,7 @@ class RowMasks:
             if prefix not in prefixes:
                 done_keys = [join_key(p, "done") for p in prefixes]
                 raise SpaceError(f"Expected a mask beside one of the done flags {done_keys}, got {key!r}.")
-            masks[prefix] = _validate_mask(td.get(key), key, td, prefix)
+            masks[prefix] = _validate_mask(td.get(key), key, td, prefix, shapes.get(prefix))
         return cls(masks, prefixes)
 
     def __bool__(self) -> bool:
@@ -206,7 +215,7 @@ def is_leaf(cls: type) -> bool:
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
 
 
-def _leaves_and_stacks(td: TensorDictBase, prefix: Prefix) -> Iterator[tuple[Key, Any]]:
+def _leaves_and_stacks(td: Any, prefix: Prefix) -> Iterator[tuple[Key, Any]]:
     """Yields the keys and values of the leaves of a TensorDict, and of lazy stacks in it instead of their leaves."""
     for name, value in td.items():
         is_stack = isinstance(value, LazyStackedTensorDict)
@@ -216,21 +225,27 @@ def _leaves_and_stacks(td: TensorDictBase, prefix: Prefix) -> Iterator[tuple[Key
             yield from _leaves_and_stacks(value, (*prefix, name))
 
 
-def _validate_mask(mask: object, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
+def _validate_mask(
+    mask: object, key: Key, td: TensorDictBase, prefix: Prefix, done_shape: Sequence[int] | None
+) -> Tensor:
     sub_td = td.get(prefix) if prefix else td
     shape = sub_td.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise SpaceError(f"Expected {key!r} to be a bool tensor, got {mask!r}.")
     done = td.get(join_key(prefix, "done"), None)
-    if mask.shape[: len(shape)] != shape or not _has_done_shape(mask, done):
-        expected, actual = tuple(shape if done is None else done.shape), tuple(mask.shape)
+    if done is not None:
+        done_shape = done.shape
+    elif done_shape is not None:
+        done_shape = (*td.batch_size, *done_shape)
+    if mask.shape[: len(shape)] != shape or not _has_done_shape(mask, done_shape):
+        expected, actual = tuple(shape if done_shape is None else done_shape), tuple(mask.shape)
         raise SpaceError(f"Expected {key!r} to have the shape {expected} of the done flags beside it, got {actual}.")
     return mask
 
 
-def _has_done_shape(mask: Tensor, done: Tensor | None) -> bool:
-    """Returns whether a mask has the shape of the done flags, or fewer trailing dimensions, or one more of size 1."""
-    return done is None or mask.shape == (*done.shape, 1)[: mask.ndim]
+def _has_done_shape(mask: Tensor, shape: Sequence[int] | None) -> bool:
+    """Returns whether a mask has the shape of done flags, or fewer trailing dimensions, or one more of size 1."""
+    return shape is None or has_shape(mask.shape, (*shape, 1)[: mask.ndim])
 
 
 def _select_value(mask: Tensor, new: Any, old: Any, key: Key) -> Any:

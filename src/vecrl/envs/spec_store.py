@@ -54,7 +54,7 @@ class derived(Generic[Value]):
             return self
         value = self._make(owner)
         if owner.is_spec_locked:
-            owner.__dict__[self._name] = value
+            vars(owner)[self._name] = value
         return value
 
 
@@ -134,7 +134,7 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         env = super().__new__(cls)
-        env.__dict__.update(_specs={}, _cache={}, _dependents=_DependentEnvs())
+        vars(env).update(_specs={}, _cache={}, _dependents=_DependentEnvs())
         return env
 
     def __init__(self, device: Device, batch_size: Sequence[int] | int | None, locked: bool):
@@ -213,7 +213,7 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
         """Deletes everything cached from the specs. Setting a spec calls this method."""
         self._cache.clear()
         for name in self._derived_names:
-            self.__dict__.pop(name, None)
+            vars(self).pop(name, None)
         for dependent in self._dependents:
             dependent.empty_cache()
 
@@ -253,7 +253,7 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
             if name == "state":
                 raise TypeError(f"Expected {name}_spec to be a Composite with one key per entry, got {spec!r}.")
             spec = Composite({name: spec})
-        if "_batch_size" not in self.__dict__:  # before `__init__`, which sets the spec again
+        if "_batch_size" not in vars(self):  # before `__init__`, which sets the spec again
             self._specs[name] = spec
             return
         spec = self._with_batch_size(name, spec.clone())

@@ -155,7 +155,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
-            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes)
+            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes, self._done_shapes)
             if masks and self._none_selected(masks):
                 completed, noop_step = self._complete_flags(tensordict), self._noop_step
                 return self._drop_reset_masks(
@@ -234,7 +234,7 @@ class SteppedEnv(Stateful, SpecContainer):
         mask = tensordict.get("_step", None)
         if mask is None:
             return self._with_next(tensordict, self._step_and_complete(tensordict))
-        masks = RowMasks.from_tensordict(tensordict, "_step", [()])
+        masks = RowMasks.from_tensordict(tensordict, "_step", [()], self._done_shapes)
         tensordict.pop("_step")
         if self._none_selected(masks):
             next_td = self._noop_step(tensordict)

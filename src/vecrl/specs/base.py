@@ -71,7 +71,8 @@ class TensorSpec(ShapeMethods):
 
     Methods return new specs and do not change this one, except `update_mask`, `clear_device_` and the methods of
     `Composite` that change entries. Nothing is cached, so nothing can be stale.
-    `torch.stack`, `unsqueeze`, `squeeze`, `flatten`, `unflatten`, `reshape`, `unbind` and `broadcast_to` take specs.
+    `torch.stack`, `unsqueeze`, `squeeze`, `flatten`, `unflatten`, `reshape`, `permute`, `index_select`, `unbind`,
+    `broadcast_to` and `clone` take specs.
 
     Attributes:
         shape: of a value, batch dimensions included; -1 where a size is not fixed.

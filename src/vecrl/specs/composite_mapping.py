@@ -265,7 +265,7 @@ class SpecMapping(TensorSpec):
     def is_empty(self, recurse: bool = False) -> bool:
         """Whether there are no entries; with `recurse`, no leaves."""
         if not recurse:
-            return not len(self)
+            return not self._entries()
         return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
 
     def select(self, *keys: Key, strict: bool = True) -> Self:

@@ -97,6 +97,7 @@ class GymWrapper(GymLikeEnv):
         self._missing_obs_value = missing_obs_value
         self._seed: int | None = None
         self._vector: VectorEnvAdapter | None = None
+        self.from_pixels, self.pixels_only = from_pixels, pixels_only
         pixel_options = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
         if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
             pixel_options["frame_skip"], frame_skip = frame_skip, None
@@ -381,6 +382,7 @@ class GymEnv(GymWrapper):
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
+        self.from_pixels, self.pixels_only = from_pixels, pixels_only
 
     @classmethod
     def _env_names(cls) -> list[str]:
