@@ -200,3 +200,8 @@ class TestStateDependentNoise:
     def test_errors(self) -> None:
         with pytest.raises(ValueError, match="Expected state_dim and action_dim, or neither"):
             gSDENoise(state_dim=3)
+
+
+def test_scalars_of_a_single_environment() -> None:
+    env = TransformedEnv(IndependentRowsEnv(0), TensorDictPrimer(number=Unbounded(()), default_value=3.0))
+    assert env.rollout(2)["number"].tolist() == [3.0, 3.0]

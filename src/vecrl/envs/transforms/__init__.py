@@ -15,6 +15,7 @@ from . import (
     compose,
     conditional,
     counters,
+    data_loading,
     deltas,
     dtype_device,
     elementwise,
@@ -27,6 +28,7 @@ from . import (
     keys,
     module_transform,
     pretrained,
+    kl_reward,
     primer,
     rewards,
     shapes,
@@ -47,6 +49,7 @@ from .beliefs import *
 from .compose import *
 from .conditional import *
 from .counters import *
+from .data_loading import *
 from .deltas import *
 from .dtype_device import *
 from .elementwise import *
@@ -59,6 +62,7 @@ from .images import *
 from .keys import *
 from .module_transform import *
 from .pretrained import *
+from .kl_reward import *
 from .primer import *
 from .rewards import *
 from .shapes import *
@@ -80,6 +84,7 @@ __all__ += beliefs.__all__
 __all__ += compose.__all__
 __all__ += conditional.__all__
 __all__ += counters.__all__
+__all__ += data_loading.__all__
 __all__ += deltas.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
@@ -92,6 +97,7 @@ __all__ += images.__all__
 __all__ += keys.__all__
 __all__ += module_transform.__all__
 __all__ += pretrained.__all__
+__all__ += kl_reward.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__

@@ -118,7 +118,7 @@ class TensorDictPrimer(Transform):
             return spec.rand(batch_shape)
         value = self.default_value[key] if isinstance(self.default_value, Mapping) else self.default_value
         value = torch.as_tensor(value() if callable(value) else value, dtype=spec.dtype, device=spec.device)
-        return value.expand((*batch_shape, *spec.shape)).clone()
+        return value.expand([*batch_shape, *spec.shape]).clone()
 
     def _single_default(self, batch: torch.Size, mask: Tensor | None) -> TensorDictBase:
         row_mask = torch.ones(batch, dtype=torch.bool) if mask is None else mask.reshape(*batch, -1).any(-1)
