@@ -26,9 +26,9 @@ from . import (
     function_transform,
     images,
     keys,
+    kl_reward,
     module_transform,
     pretrained,
-    kl_reward,
     primer,
     rewards,
     shapes,
@@ -60,9 +60,9 @@ from .frames import *
 from .function_transform import *
 from .images import *
 from .keys import *
+from .kl_reward import *
 from .module_transform import *
 from .pretrained import *
-from .kl_reward import *
 from .primer import *
 from .rewards import *
 from .shapes import *
