@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import CountingTensorDictEnv
 
 from vecrl.envs.utils import step_mdp, terminated_or_truncated
 
@@ -78,3 +79,14 @@ def test_empty_nested_groups_are_removed() -> None:
     data = TensorDict({"next": TensorDict({"x": 1, "pays": TensorDict({"reward": 1.0}), "empty": TensorDict()})})
     root = step_mdp(data, reward_keys=("pays", "reward"))
     assert sorted(root.keys()) == ["x"]
+
+
+def test_environments_keep_empty_groups() -> None:
+    env = CountingTensorDictEnv()
+    root = env.rand_action(env.reset()).set("nothing", TensorDict())
+    assert "nothing" in env.step_mdp(env.step(root)).keys()  # noqa: SIM118 - a TensorDict is no dict
+
+
+def test_empty_groups_inside_others_are_removed() -> None:
+    data = TensorDict({"a": TensorDict({"b": TensorDict()}), "next": TensorDict({"x": 1})})
+    assert list(step_mdp(data).keys()) == ["x"]

@@ -5,6 +5,8 @@ This module must not know how environments step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,7 +78,8 @@ def _find_differences(
     differences += _differences(
         "step", env, with_action, ("action", "state"), check_dtype
     )  # before the step changes masks
-    step_td = env.step(with_action)
+    with _watch_step(env) as step_faults:
+        step_td = env.step(with_action)
     differences += _differences("step", env, step_td.get("next"), ("observation", "reward", "done"), check_dtype)
     break_options = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
     for break_option in break_options:
@@ -90,28 +93,38 @@ def _find_differences(
         for step in rollout.unbind(env.batch_dims if env.batch_locked else rollout.batch_dims - 1):
             next_td = step.get("next")
             differences += _differences("rollout", env, next_td, ("observation", "reward", "done"), check_dtype)
-    return differences or _step_faults(env, tensordict)
+    return differences or step_faults
 
 
-def _step_faults(env: SteppedEnv, tensordict: TensorDictBase | None) -> list[str]:
-    """Returns a line per done flag that `_step` does not return, and per entry of its input that it changes."""
+@contextmanager
+def _watch_step(env: SteppedEnv) -> Iterator[list[str]]:
+    """Yields a list of lines about `_step` calls in the context: done flags that miss, and inputs that change."""
     base: Any = env
     while (inner := vars(base)["_modules"].get("base_env")) is not None:
         base = inner
-    if base is not env and tensordict is not None:
-        return []  # the TensorDict is for the transforms
-    step_input = base.rand_action(base.reset(None if tensordict is None else tensordict.copy()))
-    inputs_before = _inputs(base, step_input.clone())
-    result = base._step(step_input)
-    lines = [
-        f"step: {key!r} (done_spec): _step returns no done flag, so episodes never end. Return it, False if they do not"
-        for prefix, key in base._done_keys_by_prefix.items()
-        if all(result.get(join_key(prefix, flag), None) is None for flag in FLAGS)
-    ]
-    for (key, before), (_, after) in zip(inputs_before, _inputs(base, step_input), strict=True):
-        if not torch.equal(before.nan_to_num(), after.nan_to_num()):
-            lines.append(f"step: {key!r}: _step changes its input in place. Return a new tensor, or change a clone")
-    return lines
+    step, lines = base._step, []
+
+    def watched_step(tensordict: TensorDictBase) -> TensorDictBase:
+        inputs_before = _inputs(base, tensordict.clone())
+        result = step(tensordict)
+        lines.extend(
+            f"step: {key!r} (done_spec): _step returns no done flag, so episodes never end. Return it, False if they "
+            "do not"
+            for prefix, key in base._done_keys_by_prefix.items()
+            if all(result.get(join_key(prefix, flag), None) is None for flag in FLAGS)
+        )
+        lines.extend(
+            f"step: {key!r}: _step changes its input in place. Return a new tensor, or change a clone"
+            for (key, before), (_, after) in zip(inputs_before, _inputs(base, tensordict), strict=True)
+            if not torch.equal(before.nan_to_num(), after.nan_to_num())
+        )
+        return result
+
+    vars(base)["_step"] = watched_step
+    try:
+        yield lines
+    finally:
+        del vars(base)["_step"]
 
 
 def _inputs(env: SteppedEnv, data: TensorDictBase) -> list[tuple[Key, torch.Tensor]]:

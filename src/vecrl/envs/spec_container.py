@@ -10,12 +10,32 @@ from typing import Self
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from ..errors import LockedError
 from .keys import Key, Prefix, join_key, key_depth, split_key
 from .spec_store import SpecStore, derived
 
 
 class SpecContainer(SpecStore):
     """Base class of environments that holds their five specs and the keys derived from them."""
+
+    _batch_locked = True
+    _supports_set_state = False
+
+    @property
+    def batch_locked(self) -> bool:
+        """Whether only TensorDicts of the batch size are accepted. A subclass sets `_batch_locked`."""
+        return self._batch_locked
+
+    @batch_locked.setter
+    def batch_locked(self, value: bool) -> None:
+        raise LockedError(
+            f"Expected no change of batch_locked, got {value!r}. It belongs to the class: set _batch_locked in it."
+        )
+
+    @property
+    def supports_set_state(self) -> bool:
+        """Whether `reset` can start from the state in its TensorDict. A subclass sets `_supports_set_state`."""
+        return self._supports_set_state
 
     # -- values derived from the specs
 

@@ -62,8 +62,18 @@ def step_mdp(
         [*(as_keys(reward_keys) if exclude_reward else []), *(as_keys(done_keys) if exclude_done else [])],
         () if keep_other else [] if exclude_action else as_keys(action_keys),
     )
-    result = step_rule(tensordict)
+    result = _drop_empty_groups(step_rule(tensordict))
     return result if next_tensordict is None else next_tensordict.update(result)
+
+
+def _drop_empty_groups(data: TensorDictBase) -> TensorDictBase:
+    """Deletes the nested TensorDicts without leaves from `data`, which is new, in place."""
+    if type(data) is TensorDict:
+        groups: list[tuple[str, Any]] = [(name, value) for name, value in data.items() if _is_branch(value)]
+        for name, group in groups:
+            if _drop_empty_groups(group).is_empty():
+                del data[name]
+    return data
 
 
 def make_step_mdp(
@@ -138,7 +148,7 @@ def _merge_tree(
             if not isinstance(value, Tensor) and _is_branch(value):
                 base_value = entries.get(name) if source is overlay else None
                 merged = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
-                if merged.is_empty():
+                if (sub_skip or sub_keep is not None) and merged.is_empty():  # all of its entries were skipped
                     continue
                 value = _as_class_of(value, merged)
             entries[name] = value

@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..errors import ClosedError, LockedError, SpaceError
+from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
 from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
@@ -39,8 +39,6 @@ _STATE_FACT_SPECS = ("observation", "action")
 class SteppedEnv(Stateful, SpecContainer):
     """The base of `EnvBase`: everything that a reset and a step need. Its arguments are those of `EnvBase`."""
 
-    _batch_locked = True
-    _supports_set_state = False
     run_type_checks = False
     _converts_actions = False  # whether `_step` takes actions of any dtype
     _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
@@ -62,34 +60,18 @@ class SteppedEnv(Stateful, SpecContainer):
         self._allow_done_after_reset = allow_done_after_reset
         self._self_reset: SelfResetBuffer | None = None
         if auto_reset:
-            self._set_auto_reset(auto_reset_replace is None or auto_reset_replace)
+            self._set_auto_reset(auto_reset_replace)
 
     def _complete_init(
         self, *, spec_locked: bool | None = None, auto_reset: bool = False, auto_reset_replace: bool | None = None
     ) -> None:
         if auto_reset:
-            self._set_auto_reset(auto_reset_replace is None or auto_reset_replace)
+            self._set_auto_reset(auto_reset_replace)
         super()._complete_init(spec_locked=spec_locked)
 
-    def _set_auto_reset(self, replace: bool) -> None:
+    def _set_auto_reset(self, replace: bool | None) -> None:
         """Declares that the simulator resets itself; `replace` is the argument `auto_reset_replace`."""
-        self._self_reset = SelfResetBuffer(replace)
-
-    @property
-    def batch_locked(self) -> bool:
-        """Whether only TensorDicts of the batch size are accepted. A subclass sets `_batch_locked`."""
-        return self._batch_locked
-
-    @batch_locked.setter
-    def batch_locked(self, value: bool) -> None:
-        raise LockedError(
-            f"Expected no change of batch_locked, got {value!r}. It belongs to the class: set _batch_locked in it."
-        )
-
-    @property
-    def supports_set_state(self) -> bool:
-        """Whether `reset` can start from the state in its TensorDict. A subclass sets `_supports_set_state`."""
-        return self._supports_set_state
+        self._self_reset = SelfResetBuffer(replace is None or replace)
 
     # -- methods that a subclass defines
 

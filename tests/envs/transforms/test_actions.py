@@ -41,7 +41,8 @@ class ActionRecorder(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self.action = tensordict["action"]
-        return self.full_observation_spec.zero().update(self.full_reward_spec.zero())
+        specs = (self.full_observation_spec, self.full_reward_spec, self.full_done_spec)
+        return TensorDict({key: value for spec in specs for key, value in spec.zero().items()}, self.batch_size)
 
     def _set_seed(self, seed: int | None) -> None: ...
 

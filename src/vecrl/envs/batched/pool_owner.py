@@ -78,7 +78,7 @@ class PoolOwner(EnvBase):
     _seed_before_use: tuple[Any, ...] | None  # the arguments of `set_seed`; None after the first reset
     _requested_device: torch.device | None
 
-    def _set_auto_reset(self, replace: bool) -> None:
+    def _set_auto_reset(self, replace: bool | None) -> None:
         raise TypeError("Expected auto_reset for the environments of a batch, got it for the batch. Pass it to them.")
 
     def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:

@@ -200,7 +200,7 @@ class TransformedEnv(EnvBase):
         self.empty_cache()
         return self
 
-    def _set_auto_reset(self, replace: bool) -> None:
+    def _set_auto_reset(self, replace: bool | None) -> None:
         self.base_env._set_auto_reset(replace)
 
     def add_truncated_keys(self) -> Self:
