@@ -42,7 +42,7 @@ def _parse_count(name: str, value: object, alternative: str, error: type[Excepti
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 
 
-def check_seconds(name: str, value: object) -> None:
+def check_seconds(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is None or above 0."""
     if value is None:
         return
