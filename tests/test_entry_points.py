@@ -114,6 +114,22 @@ except SystemExit as error:
     assert text.count("code 0") == 2, text
 
 
+def test_the_command_line_shows_why_an_entry_point_fails(tmp_path: Path) -> None:
+    entry_points = "[vecrl.simulators]\nbroken = broken_module\n"
+    folder = distribution(tmp_path, entry_points, broken_module="import no_such_package")
+    code = """
+import vecrl
+try:
+    vecrl.cli.main(["envs"])
+except SystemExit as error:
+    print("code", error.code)
+"""
+    text = " ".join(run(folder, code).replace("│", " ").split())
+    assert "error; Expected" in text, text
+    assert "no_such_package" in text
+    assert "code 0" in text
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

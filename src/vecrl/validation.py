@@ -42,10 +42,12 @@ def _parse_count(name: str, value: object, alternative: str, error: type[Excepti
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 
 
-def check_seconds(name: str, value: object) -> None:
+def check_seconds(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is None or above 0."""
+    if value is None:
+        return
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if value is not None and not (is_number and value > 0):
+    if not is_number or not value > 0:
         raise ValueError(f"Expected {name} to be a number of seconds above 0, or None, got {value!r}.")
 
 

@@ -10,7 +10,16 @@ from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 from torch.distributions import Categorical as CategoricalDistribution
 from torch.distributions import Normal
 
-from vecrl.envs import EnvBase, ExplorationType, RandomPolicy, exploration_type, set_exploration_type
+from vecrl.envs import (
+    EnvBase,
+    ExplorationType,
+    GymEnv,
+    RandomPolicy,
+    SerialEnv,
+    exploration_type,
+    make_tensordict,
+    set_exploration_type,
+)
 from vecrl.envs.utils import get_available_libraries
 from vecrl.specs import Bounded, Categorical, Composite, OneHot
 
@@ -147,3 +156,16 @@ def test_utils_have_the_groups_of_agents() -> None:
 
     assert {"MarlGroupMapType", "check_marl_grouping"} <= set(utils.__all__)
     assert utils.MarlGroupMapType is vecrl.envs.MarlGroupMapType
+
+
+def test_make_tensordict_has_the_entries_of_a_step() -> None:
+    env = GymEnv("Pendulum-v1")
+    data = make_tensordict(env)
+    assert set(data.keys(True, True)) == set(env.rollout(1).keys(True, True))
+    assert not any(value.any() for value in data.values(True, True))
+    state = env.get_state()
+    data = make_tensordict(env, lambda td: td.set("action", torch.ones(1)).set("hidden", torch.ones(4)))
+    assert (data["hidden"].shape, data["action"].tolist(), data["hidden"].any().item()) == ((4,), [0], False)
+    assert str(env.get_state()) == str(state), "the environment is not stepped"
+    with SerialEnv(2, lambda: GymEnv("Pendulum-v1")) as batch:
+        assert make_tensordict(batch)["next", "reward"].shape == (2, 1)

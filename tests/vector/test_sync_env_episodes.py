@@ -13,7 +13,7 @@ from tests.fixtures.equality import assert_same
 from tests.fixtures.gym_envs import EchoEnv, counting, echoes, ones
 
 from vecrl.errors import WorkerError
-from vecrl.vector import SyncVectorEnv, device_transfer
+from vecrl.vector import SyncVectorEnv, VectorEnv, device_transfer
 from vecrl.vector.device_transfer import copy_to_device, to_device
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
@@ -141,6 +141,22 @@ INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: the values of the two environ
     "lists": ([1], [2], [[1], [2]]),
     "none": (None, 1, [None, 1]),
 }
+
+
+@pytest.mark.parametrize("cls", [SyncVectorEnv, VectorEnv])
+def test_nested_infos_are_copied(cls):
+    """An environment may change the dicts and lists in its infos later."""
+    info = {"nested": {"deep": {"n": 1, "a": np.ones(1)}}, "items": [[1]], "mixed": {"n": 1}}
+    other = {**info, "mixed": 3}
+    with cls([lambda: EchoEnv(infos=[info]), lambda: EchoEnv(infos=[other])]) as env:
+        env.reset()
+        *_, received = env.step(ones(2))
+    before = repr(received)
+    info["nested"]["deep"]["n"] = 5
+    info["nested"]["deep"]["a"] += 5
+    info["items"][0].append(5)
+    info["mixed"]["n"] = 5
+    assert repr(received) == before
 
 
 @pytest.mark.parametrize("key", INFOS)

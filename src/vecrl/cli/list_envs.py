@@ -27,11 +27,9 @@ def show_envs(prefix: str | None) -> None:
                 f"{name}::", escape(availability.summary), escape(f"{len(availability.names)}: {samples_text}")
             )
         else:
-            table.add_row(
-                f"{name}::",
-                escape(availability.summary),
-                f"[yellow]missing[/]; {escape(availability.install or availability.missing)}",
-            )
+            status = "[red]error[/]" if availability.install is None else "[yellow]missing[/]"
+            reason = escape(availability.install or availability.missing)
+            table.add_row(f"{name}::", escape(availability.summary), f"{status}; {reason}")
     console.print(table)
     console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")
 

@@ -170,7 +170,16 @@ def _store(merged: InfoDict, key: str, env_id: int, value: Any, mask: np.ndarray
             column = merged[key] = _objects(column, mask)
     elif isinstance(column, dict):
         column = merged[key] = _objects(column, mask)  # pyright: ignore[reportUnknownArgumentType]
-    column[env_id] = value
+    column[env_id] = copy_nested(value) if column.dtype == object else value
+
+
+def copy_nested(value: Any) -> Any:
+    """Copies nested dicts, lists and arrays, which environments may change later; other values are not copied."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: copy_nested(item) for key, item in value.items()}
+    return [copy_nested(item) for item in value] if type(value) is list else value
 
 
 def _column(value: object, num_envs: int) -> np.ndarray:

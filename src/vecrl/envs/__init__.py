@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from . import transforms
 from .base import EnvBase, upper_modules
-from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
+from .batched import (
+    AsyncEnvPool,
+    EnvCreator,
+    EnvMetaData,
+    ParallelEnv,
+    ProcessorAsyncEnvPool,
+    SerialEnv,
+    ThreadingAsyncEnvPool,
+    env_creator,
+    get_env_metadata,
+)
 from .custom import FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
@@ -21,6 +31,7 @@ from .utils import (
     check_env_specs,
     exploration_type,
     get_available_libraries,
+    make_tensordict,
     set_exploration_type,
     step_mdp,
     terminated_or_truncated,
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
     from .libs.native import NativeEnv
 
 __all__ = [
+    "AsyncEnvPool",
     "DreamerDecoder",
     "DreamerEnv",
     "EnvBase",
@@ -50,16 +62,21 @@ __all__ = [
     "NativeEnv",
     "ParallelEnv",
     "PendulumEnv",
+    "ProcessorAsyncEnvPool",
     "RandomPolicy",
     "SerialEnv",
+    "ThreadingAsyncEnvPool",
     "TicTacToeEnv",
     "check_env_specs",
     "check_marl_grouping",
     "default_info_dict_reader",
+    "env_creator",
     "exploration_type",
     "get_available_libraries",
+    "get_env_metadata",
     "gym_backend",
     "make_composite_from_td",
+    "make_tensordict",
     "register_gym_spec_conversion",
     "set_exploration_type",
     "set_gym_backend",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDictBase
 
-from ..specs import Composite, TensorSpec
+from ..specs import Composite
 from ..specs.exact_cast import cast_exactly, is_integral
 from .keys import Key
 
@@ -19,8 +19,8 @@ Dtypes = Sequence[tuple[Key, torch.dtype]]
 
 def integral_entries(specs: Composite) -> Dtypes:
     """Returns the key and dtype of each entry of integers or flags."""
-    leaves: list[tuple[Key, TensorSpec]] = list(specs.items(True, True))
-    return [(key, spec.dtype) for key, spec in leaves if spec.dtype is not None and is_integral(spec.dtype)]
+    dtypes = [(key, None if spec is None else spec.dtype) for key, spec in specs.items(True, True)]
+    return [(key, dtype) for key, dtype in dtypes if dtype is not None and is_integral(dtype)]
 
 
 def with_exact_dtypes(data: TensorDictBase, dtypes: Dtypes) -> TensorDictBase:

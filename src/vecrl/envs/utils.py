@@ -5,7 +5,9 @@ This module must not know particular environments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -31,6 +33,7 @@ __all__ = [
     "exploration_type",
     "get_available_libraries",
     "make_composite_from_td",
+    "make_tensordict",
     "set_exploration_type",
     "step_mdp",
     "terminated_or_truncated",
@@ -44,6 +47,27 @@ SIMULATORS = ("gym", "gymnasium", "mo_gymnasium")
 def get_available_libraries() -> dict[str, bool]:
     """Returns whether each library of `vecrl.envs.libs` is installed, by import name."""
     return {name: find_spec(name) is not None for name in SIMULATORS}
+
+
+def make_tensordict(
+    env: SpecContainer, policy: Callable[[TensorDictBase], TensorDictBase] | None = None
+) -> TensorDictBase:
+    """Returns the entries of one step of an environment, filled with zeros. The environment is not stepped.
+
+    Args:
+        env: the environment.
+        policy: is called with the entries of the root; those that it writes are added.
+
+    >>> from vecrl.envs import PendulumEnv
+    >>> data = make_tensordict(PendulumEnv(), lambda td: td.set("hidden", torch.ones(4)))
+    >>> data["hidden"], data["next", "reward"]
+    (tensor([0., 0., 0., 0.]), tensor([0.]))
+    """
+    data: Any = env.fake_tensordict()  # pyright: ignore[reportAttributeAccessIssue]
+    if policy is not None:
+        written = policy(data.exclude("next").clone())
+        data = data.update(torch.zeros_like(written.exclude("next")))  # pyright: ignore[reportArgumentType]
+    return data
 
 
 class RandomPolicy:

@@ -8,6 +8,7 @@ from .base import TensorSpec
 from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
 from .categorical import Binary, Categorical, OneHot
 from .composite import Composite
+from .consolidate import consolidate_spec
 from .multi_categorical import MultiCategorical, MultiOneHot
 from .non_tensor import Choice, NonTensor
 from .space_records import BoxList, CategoricalBox, ContinuousBox
@@ -33,4 +34,5 @@ __all__ = [
     "Unbounded",
     "UnboundedContinuous",
     "UnboundedDiscrete",
+    "consolidate_spec",
 ]

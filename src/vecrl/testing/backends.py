@@ -23,6 +23,8 @@ from ..errors import ClosedError, StepTimeout, WorkerCrash, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from .comparisons import error_of
 
+_REPLY_TIMEOUT_S = 30.0
+
 Part = tuple[Callable[[], Simulator], int]
 Obs = dict[str, Tree]
 Values = dict[str, object]
@@ -109,6 +111,45 @@ class BackendConformance:
             methods = "attach", "send", "broadcast", "receive", "timed_out", "kill", "respawn", "reattach", "shutdown"
             for name in methods:
                 assert callable(getattr(pool._backend, name, None)), f"{name} is missing"
+
+    def test_receive_returns_a_list(self) -> None:
+        """Without pending commands, `receive` returns an empty list after the timeout."""
+        with self.pool() as pool:
+            pool.reset()
+            replies: object = pool._backend.receive(0.0)
+            assert replies == [], f"Expected receive to return [] if no reply has arrived, got {replies!r}."
+
+    def test_workers_can_be_replaced(self) -> None:
+        """`kill` returns whether it ended the worker; `respawn` then starts one that makes the environments again."""
+        with self.pool() as pool:
+            pool.reset()
+            backend = pool._backend
+            killed: object = backend.kill(1)
+            assert isinstance(killed, bool), f"Expected kill to return True or False, got {killed!r}."
+            assert killed or not self.can_crash, "Expected kill to end the process of a worker, got False."
+            if not killed:
+                return
+            backend.respawn(1)
+            replies: list[Any] = []
+            deadline = time.monotonic() + _REPLY_TIMEOUT_S
+            while not replies and time.monotonic() < deadline:
+                replies += [reply for reply in backend.receive(0.1, {1}) if reply[0] == 1]
+            assert [seq for _, seq, _ in replies] == [0], (
+                f"Expected the reply of the new worker to Op.CONSTRUCT, number 0, got {replies}. Send it in respawn."
+            )
+            assert pool.invoke("get", "episode") == [0, 0, -1, -1], "Expected respawn to make the environments again."
+
+    def test_some_environments_that_take_too_long_are_reported(self) -> None:
+        """`timed_out` selects workers that were sent a command by `send` and are late."""
+        with self.pool("", "", "", "sleep", step_timeout=0.3) as pool:
+            pool.reset()
+            pool.step(np.zeros(4, int))
+            late: object = pool._backend.timed_out(set())
+            assert late == set(), f"Expected timed_out to return a set of the given workers, got {late!r}."
+            pool.send([3], np.zeros(1, int))
+            assert "3" in str(error_of(StepTimeout, pool.recv))
+            time.sleep(0.8)
+            assert pool.reset().obs["count"][:, 2].tolist() == [0, 0, 0, 0]
 
     def test_shutdown_may_be_called_twice(self) -> None:
         """A second `shutdown` has no effect, and leaves no worker that cannot be ended."""

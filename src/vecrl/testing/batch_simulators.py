@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -54,11 +55,12 @@ class BatchSimulatorConformance:
         """`num_envs`, spaces of one row, device, metadata and render mode are there."""
         with _closed(self.make, 3) as sim:
             assert isinstance(sim, BatchSimulator), "some method or attribute of BatchSimulator is missing"
-            assert sim.num_envs == 3
-            assert isinstance(sim.observation_space, gymnasium.Space)
-            assert isinstance(sim.action_space, gymnasium.Space)
+            assert sim.num_envs == 3, f"Expected num_envs 3, got {sim.num_envs}."
+            for space in (sim.observation_space, sim.action_space):
+                assert isinstance(space, gymnasium.Space), f"Expected the gymnasium space of one row, got {space!r}."
             torch.device(sim.device)
-            assert sim.render_mode is None or sim.render_mode in sim.metadata["render_modes"]
+            modes = sim.metadata["render_modes"]
+            assert sim.render_mode in (None, *modes), f"Expected None or one of {modes}, got {sim.render_mode!r}."
 
     def test_results_have_the_declared_shapes(self) -> None:
         """Observations are elements of the space, rewards `[n]` floating, flags `[n]` bool, infos `[n, ...]`."""
@@ -68,12 +70,11 @@ class BatchSimulatorConformance:
                 for step in range(self.num_steps):
                     result = sim.step(self.action(sim, step))
                     _check_obs(sim, result.next_obs)
-                    assert tuple(result.reward.shape) == (num_envs,)
-                    assert np.issubdtype(_array(result.reward).dtype, np.floating)
-                    for flag in (result.terminated, result.truncated):
-                        assert tuple(flag.shape) == (num_envs,)
-                        assert _array(flag).dtype == bool
-                    assert all(len(value) == num_envs for value in result.info.values())
+                    _check_rows("the reward", result.reward, num_envs, "f")
+                    for name in ("terminated", "truncated"):
+                        _check_rows(name, getattr(result, name), num_envs, "b")
+                    lengths = {name: len(value) for name, value in result.info.items()}
+                    assert {*lengths.values()} <= {num_envs}, f"Expected {num_envs} rows of each info, got {lengths}."
                     sim.reset_where(result.terminated | result.truncated)
 
     # -- randomness --------------------------------------------------------------------------------
@@ -103,7 +104,8 @@ class BatchSimulatorConformance:
         if self.deterministic_reset:
             return
         with _closed(self.make, 2) as first, _closed(self.make, 2) as second:
-            assert not np.array_equal(_array(first.reset()), _array(second.reset()))
+            starts = _array(first.reset()), _array(second.reset())
+            assert not np.array_equal(*starts), "two simulators that were not seeded give the same observations"
 
     # -- resets and steps --------------------------------------------------------------------------
 
@@ -115,9 +117,9 @@ class BatchSimulatorConformance:
                 each.reset(list(SEEDS))
                 before = _array(each.step(self.action(each, 0)).next_obs).copy()
             after = _array(sim.reset_where(torch.tensor(mask, device=sim.device)))
-            assert np.array_equal(after[::2], before[::2])
+            assert np.array_equal(after[::2], before[::2]), "a reset of row 1 changed the observations of other rows"
             if not self.deterministic_reset:
-                assert not np.array_equal(after[1], before[1])
+                assert not np.array_equal(after[1], before[1]), "the reset of row 1 left its observation unchanged"
             for number in range(1, self.num_steps):
                 first, second = (_arrays(each.step(self.action(each, number))) for each in (sim, undisturbed))
                 assert_equal_arrays([_rows(first)], [_rows(second)], self.tolerance)
@@ -202,8 +204,10 @@ class BatchSimulatorConformance:
                 expected = general.step(self.action(general, number))
                 expected_done = expected.terminated | expected.truncated
                 assert_equal_arrays([_arrays(step)], [_arrays(expected)], self.tolerance)
-                assert np.array_equal(_array(done), _array(expected_done))
-                assert np.allclose(_array(obs), _array(general.reset_where(expected_done)), rtol=0, atol=self.tolerance)
+                assert np.array_equal(_array(done), _array(expected_done)), "step_and_reset gives other done flags"
+                expected_obs = _array(general.reset_where(expected_done))
+                is_close = np.allclose(_array(obs), expected_obs, rtol=0, atol=self.tolerance)
+                assert is_close, "step_and_reset gives other observations than step and reset_where"
             if isinstance(sim, SupportsStepWhere):
                 mask = torch.tensor([True, False, True], device=sim.device)
                 before = sim.get_state()
@@ -237,12 +241,12 @@ class BatchSimulatorConformance:
             sim.reset(list(SEEDS[:2]))
             frame = sim.render(1)
             if sim.render_mode is None:
-                assert frame is None
+                assert frame is None, f"Expected None without a render mode, got {type(frame).__name__}."
             elif sim.render_mode == "rgb_array":
-                assert frame is not None
-                assert frame.dtype == np.uint8
-                assert frame.ndim == 3
-                assert frame.shape[2] == 3
+                assert frame is not None, "Expected an image from render, got None."
+                found = f"{frame.dtype} {frame.shape}"
+                is_image = frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+                assert is_image, f"Expected an image uint8 [height, width, 3], got {found}."
 
     def test_close_may_be_called_twice(self) -> None:
         """The second `close` has no effect."""
@@ -261,11 +265,12 @@ class BatchSimulatorConformance:
         venv = to_venv(BatchedVectorEnv(self.make(2)))
         td_env = to_tensordict(BatchedVectorEnv(self.make(2)))
         try:
-            assert np.array_equal(env.reset(seed=seeds)[0], venv.reset(seed=seeds)[0])
+            same_start = np.array_equal(env.reset(seed=seeds)[0], venv.reset(seed=seeds)[0])
+            assert same_start, "vecrl.vector and vecrl.venv give other first observations for the same seeds"
             for number in range(3):
                 action = self.action(env.simulator, number).numpy(force=True)
                 for one, other in zip(env.step(action)[:4], venv.step(action)[:4], strict=True):
-                    assert np.array_equal(one, other)
+                    assert np.array_equal(one, other), "vecrl.vector and vecrl.venv give other results of a step"
             check_env_specs(td_env)
         finally:
             for each in (env, venv, td_env):
@@ -317,3 +322,11 @@ def _check_obs(simulator: BatchSimulator, obs: Array) -> None:
     assert not getattr(obs, "requires_grad", False), "observations require grad"
     for row in array:
         assert space.contains(row), f"{row} is no element of {space}"
+
+
+def _check_rows(name: str, values: Any, num_envs: int, kind: str) -> None:
+    """Checks that `values` is `[num_envs]`, of floats ("f") or bools ("b")."""
+    array = _array(values)
+    is_valid = array.shape == (num_envs,) and array.dtype.kind == kind
+    words = {"f": "floats", "b": "bools"}
+    assert is_valid, f"Expected {name} to be {num_envs} {words[kind]}, got {array.dtype} {array.shape}."

@@ -15,7 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from ..engine.backends.registry import BackendName
-from ..engine.infos import InfoDict, Infos
+from ..engine.infos import InfoDict, Infos, copy_nested
 from ..engine.pool import Pool
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
@@ -299,7 +299,7 @@ def merge_infos(infos: Infos, num_envs: int) -> InfoDict:
     absent: dict[str, int] = {}
     for env_id, info in infos.items():
         for key, value in info.items():
-            columns.setdefault(key, [None] * num_envs)[env_id] = value
+            columns.setdefault(key, [None] * num_envs)[env_id] = copy_nested(value)
             absent[key] = absent.get(key, num_envs) - 1
     return {key: values if absent[key] else _as_array(values) for key, values in columns.items()}
 

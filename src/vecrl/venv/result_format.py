@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.infos import Info, InfoDict, Infos
+from ..engine.infos import Info, InfoDict, Infos, copy_nested
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import SpaceError
@@ -58,7 +58,7 @@ class ResultFormatter:
         """Returns a new dict for each of `ids`."""
         infos_by_id: dict[int, Info] = dict(infos.items())
         if self._shared:
-            return [_copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
+            return [copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
         return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
 
     def obs(self, transition: Transition) -> Obs:
@@ -132,12 +132,3 @@ def _info_array(dicts: list[InfoDict]) -> np.ndarray:
     array = np.empty(len(dicts), object)
     array[:] = dicts
     return array
-
-
-def _copy_nested(value: Any) -> Any:
-    """Copies nested dicts, lists and arrays; other values are not copied."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Mapping):
-        return {key: _copy_nested(item) for key, item in value.items()}
-    return [_copy_nested(item) for item in value] if type(value) is list else value

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.fixtures.tensordict_envs import CountingRowsEnv
 
-from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
+from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv, env_creator, get_env_metadata
 from vecrl.envs.transforms import Compose, StepCounter, TrajCounter, TransformedEnv, VecNorm
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
@@ -160,3 +160,40 @@ def test_statistics_of_dynamic_shapes_raise() -> None:
     with pytest.raises(SpaceError, match="fixed shapes"):
         EnvCreator(make)()
     assert isinstance(EnvCreator(make, share_memory=False)().transform, VecNorm)
+
+
+def test_env_creator_is_a_decorator() -> None:
+    @env_creator
+    def make() -> EnvBase:
+        return CountingRowsEnv(3)
+
+    assert isinstance(make, EnvCreator)
+    assert isinstance(make(), CountingRowsEnv)
+
+
+def test_metadata_of_an_environment_or_a_function() -> None:
+    created: list[EnvBase] = []
+
+    def make(limit: int = 3) -> EnvBase:
+        created.append(CountingRowsEnv(*[limit] * limit))
+        return created[-1]
+
+    assert get_env_metadata(make).batch_size == (3,)
+    assert get_env_metadata(make, {"limit": 2}).batch_size == (2,)
+    assert all(env.is_closed for env in created)
+    assert get_env_metadata(EnvCreator(make, limit=4)).batch_size == (4,)
+    env = make()
+    assert get_env_metadata(env).tensordict is not None
+    assert not env.is_closed
+
+    def refuse(checked: EnvBase) -> None:
+        raise KeyError(type(checked).__name__)
+
+    for given in (env, make):
+        with pytest.raises(KeyError, match="CountingRowsEnv"):
+            get_env_metadata(given, env_validator=refuse)
+    assert not env.is_closed
+    assert created[-1].is_closed
+    for wrong in (3, lambda: 3):
+        with pytest.raises(TypeError, match=r"Expected .* got .*3\."):
+            get_env_metadata(wrong)

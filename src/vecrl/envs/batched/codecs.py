@@ -71,13 +71,20 @@ class TensorDictCodec:
         self._next_builder = _NestedBuilder(paths, sizes)
         self._root_builder = _NestedBuilder([path for path in paths if key_of(path) not in reward_key_set], sizes)
 
-    def inputs(self, data: TensorDictBase, row_index: Rows = None, step_mask: Tensor | None = None) -> dict[Path, Any]:
+    def inputs(
+        self,
+        data: TensorDictBase,
+        row_index: Rows = None,
+        step_mask: Tensor | None = None,
+        env_ids: np.ndarray | None = None,
+    ) -> dict[Path, Any]:
         """Returns actions and states as inputs of the pool.
 
         Args:
             data: the TensorDict of all rows.
             row_index: the rows to return.
             step_mask: the mask of rows to step inside environments that are batches.
+            env_ids: the environment of each row of `data`; by default row i is of environment i.
 
         Raises:
             SpaceError: an entry is missing, has a wrong shape, or has numbers that its dtype cannot hold.
@@ -110,7 +117,7 @@ class TensorDictCodec:
         if self._has_pickled_inputs:
             parts = data.unbind(0)
             row_ids = range(len(parts)) if row_index is None else row_index.tolist()
-            tree[PICKLED] = [self._pickle_row(parts[i], i) for i in row_ids]
+            tree[PICKLED] = [self._pickle_row(parts[i], i if env_ids is None else int(env_ids[i])) for i in row_ids]
         return tree
 
     def _cast(self, value: Tensor, dtype: torch.dtype, key: Key) -> Tensor:
@@ -187,7 +194,9 @@ class GymCodec:
         self._reward_dtype: torch.dtype = meta.full("reward")[self._reward_key].dtype
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
-    def inputs(self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None) -> np.ndarray:
+    def inputs(
+        self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None, env_ids: Rows = None
+    ) -> np.ndarray:
         """Returns actions in the form that gymnasium environments take."""
         actions: Any = data.get(self._action_key, None)
         if actions is None or actions.shape[1:] != self._action_spec.shape:

@@ -91,6 +91,55 @@ class EnvCreator:
         return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
 
 
+def env_creator(create_env_fn: Callable[..., EnvBase]) -> EnvCreator:
+    """Returns an `EnvCreator` of a function that creates an environment; may be used as a decorator.
+
+    >>> from vecrl.envs import GymEnv
+    >>> @env_creator
+    ... def make():
+    ...     return GymEnv("Pendulum-v1")
+    >>> make().action_spec.shape
+    torch.Size([1])
+    """
+    return EnvCreator(create_env_fn)
+
+
+def get_env_metadata(
+    env_or_creator: EnvBase | Callable[..., EnvBase],
+    kwargs: Kwargs | None = None,
+    *,
+    env_validator: Callable[[EnvBase], None] | None = None,
+) -> EnvMetaData:
+    """Returns the metadata of an environment, or of the environments that a function creates.
+
+    Args:
+        env_or_creator: an environment, which stays open, or a function such as an `EnvCreator`. The function is called
+            once, and its environment is closed.
+        kwargs: keyword arguments of the function; not used for an environment.
+        env_validator: is called with the environment first, and raises if it is not valid.
+
+    Raises:
+        TypeError: `env_or_creator` is neither, or the function returns no environment.
+
+    >>> from vecrl.envs import GymEnv
+    >>> get_env_metadata(GymEnv, {"env_name": "Pendulum-v1"}).spec("action").shape
+    torch.Size([1])
+    """
+    is_env = isinstance(env_or_creator, EnvBase)
+    if not is_env and not callable(env_or_creator):
+        raise TypeError(f"Expected an environment, or a function that creates one, got {env_or_creator!r:.80}.")
+    env = env_or_creator if isinstance(env_or_creator, EnvBase) else env_or_creator(**(kwargs or {}))
+    if not isinstance(env, EnvBase):
+        raise TypeError(f"Expected a function that creates an EnvBase, got one that returns {env!r:.80}.")
+    try:
+        if env_validator is not None:
+            env_validator(env)
+        return EnvMetaData.metadata_from_env(env)
+    finally:
+        if not is_env:
+            env.close()
+
+
 def make_env_fns(
     count: int, create_env_fn: EnvFn | Sequence[EnvFn], create_env_kwargs: Kwargs | Sequence[Kwargs] | None
 ) -> list[EnvFn]:
