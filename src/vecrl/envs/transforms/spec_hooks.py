@@ -77,7 +77,7 @@ def check_keys(transform: Transform, name: str, specs: Composite) -> None:
     parent = transform.parent if unknown else None
     if parent is None:
         return
-    known = [key for spec in parent.specs.values() for part in spec.values() for key in part.keys(True)]
+    known: list[Key] = [key for kind in KINDS for key in getattr(parent, f"full_{kind}_spec").keys(True)]
     for key in unknown:
         if key not in known:
             raise KeyError(

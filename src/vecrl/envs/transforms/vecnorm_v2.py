@@ -83,8 +83,14 @@ class VecNormV2(VecNorm):
         return batch if self.reduce_batch_dims else torch.Size(())
 
     def _empty_copy(self) -> VecNormV2:
-        options = {"stateful": self.stateful, "reduce_batch_dims": self.reduce_batch_dims}
-        return VecNormV2(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps, **options)
+        return VecNormV2(
+            self.in_keys,
+            self.out_keys,
+            stateful=self.stateful,
+            decay=self.decay,
+            eps=self.eps,
+            reduce_batch_dims=self.reduce_batch_dims,
+        )
 
     def _affine(self) -> tuple[TensorDict, TensorDict]:
         if not self.stateful:
