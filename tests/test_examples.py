@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 SHORT = {
+    "chess_self_play.py": ["--games", "2", "--plies", "12"],
     "cluster.py": ["--here"],
     "custom_environment.py": [],
     "multi_agent.py": [],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase, upper_modules
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
-from .custom import FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
+from .custom import ChessEnv, FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .libs.native import NativeEnv
 
 __all__ = [
+    "ChessEnv",
     "DreamerDecoder",
     "DreamerEnv",
     "EnvBase",
