@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 SHORT = {
+    "chess_self_play.py": ["--games", "2", "--plies", "12"],
     "cluster.py": ["--here"],
     "custom_environment.py": [],
     "dqn_pixels.py": ["--steps", "20", "--envs", "2", "--warmup", "20"],

@@ -19,7 +19,7 @@ from .batched import (
     env_creator,
     get_env_metadata,
 )
-from .custom import FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
+from .custom import ChessEnv, FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncEnvPool",
+    "ChessEnv",
     "DreamerDecoder",
     "DreamerEnv",
     "EnvBase",

@@ -67,6 +67,16 @@ def test_each_row_has_a_hash() -> None:
     assert hashed["nested", "x"][1, 2].tolist() == sha(np.array([10, 11]).tobytes())
 
 
+def test_rows_hashed_together_equal_single_ones() -> None:
+    values = [torch.rand(2, 3, 4), torch.rand(2, 3) > 0.5, torch.rand(2, 3, 0), torch.rand(2, 3, 5).bfloat16()]
+    values.append(torch.rand(3, 2).transpose(0, 1))
+    for value in values:
+        together = Hash(["x"], ["h"], seed="s")(TensorDict({"x": value}, [2, 3]))["h"]
+        single = Hash(["x"], ["h"], seed="s", hash_fn=lambda row, seed: Hash.reproducible_hash(row, seed))
+        assert together.equal(single(TensorDict({"x": value}, [2, 3]))["h"])
+        assert together.shape == (2, 3, 32)
+
+
 def test_the_inverse_looks_up_values() -> None:
     repertoire: dict[Any, Any] = {}
     hashing = Hash(["text"], ["h"], ["text"], ["h"], repertoire=repertoire)

@@ -1,7 +1,8 @@
-"""TensorDict environments written in torch, without other libraries."""
+"""TensorDict environments written in torch, and chess, which needs the chess library when it is made."""
 
+from .chess import ChessEnv
 from .pendulum import PendulumEnv
 from .tictactoe import TicTacToeEnv
 from .trading import FinancialRegimeEnv
 
-__all__ = ["FinancialRegimeEnv", "PendulumEnv", "TicTacToeEnv"]
+__all__ = ["ChessEnv", "FinancialRegimeEnv", "PendulumEnv", "TicTacToeEnv"]

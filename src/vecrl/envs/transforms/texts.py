@@ -6,7 +6,7 @@ Each row of a batch is one object. This module must not know what texts mean.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -45,6 +45,27 @@ def _join(rows: list[Any], batch: torch.Size) -> Any:
     for size in reversed(batch[1:]):
         rows = [rows[start : start + size] for start in range(0, len(rows), size)]
     return NonTensorStack.from_list(rows)
+
+
+def _tensor_bytes(value: Tensor, num_rows: int) -> list[bytes]:
+    """Returns the bytes of each row of a tensor, the first dimensions of which are the rows."""
+    row_size = value.numel() // max(num_rows, 1)
+    rows = value.detach().cpu().reshape(num_rows, row_size).contiguous().view(torch.uint8)
+    return [row.tobytes() for row in rows.numpy()]
+
+
+def _row_bytes(value: Any) -> bytes:
+    """Returns the bytes of an array, or of the text of another object."""
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).tobytes()
+    return b"" if value is None else str(value).encode()
+
+
+def _sha256(contents: Iterable[bytes], seed: Any) -> Tensor:
+    """Returns the hash of each content after that of the seed, uint8 `[contents, 32]`."""
+    prefix = b"" if seed is None else str(seed).encode()
+    digests = b"".join(hashlib.sha256(prefix + content).digest() for content in contents)
+    return torch.frombuffer(bytearray(digests), dtype=torch.uint8).reshape(-1, 32)
 
 
 class RowTransform(StatelessTransform):
@@ -137,22 +158,25 @@ class Hash(RowTransform):
             string: the value. If it is neither a tensor nor an array, its text `str(string)`; None for an empty text.
             seed: hashed before the value; None for none.
         """
-        prefix = b"" if seed is None else str(seed).encode()
-        if isinstance(string, Tensor | np.ndarray):
-            content = np.ascontiguousarray(string.detach().cpu() if isinstance(string, Tensor) else string).tobytes()
-        else:
-            content = b"" if string is None else str(string).encode()
-        return torch.frombuffer(bytearray(hashlib.sha256(prefix + content).digest()), dtype=torch.uint8)
+        contents = _tensor_bytes(string, 1) if isinstance(string, Tensor) else [_row_bytes(string)]
+        return _sha256(contents, seed)[0]
 
-    def _hash(self, value: Any) -> Tensor:
-        return torch.as_tensor(self._hash_fn(value) if self._seed is None else self._hash_fn(value, self._seed))
+    def _hash_rows(self, value: Any, batch: torch.Size) -> Tensor:
+        """Returns the hashes of the rows of an entry `[*batch, ...]`."""
+        if self._hash_fn is self.reproducible_hash and not self._use_raw_nontensor:
+            is_tensor = isinstance(value, Tensor)
+            contents = _tensor_bytes(value, batch.numel()) if is_tensor else map(_row_bytes, _rows(value, batch))
+            return _sha256(contents, self._seed).reshape(*batch, -1)
+        seed = () if self._seed is None else (self._seed,)
+        rows = _rows(value, batch, raw=self._use_raw_nontensor)
+        return _join([torch.as_tensor(self._hash_fn(row, *seed)) for row in rows], batch)
 
     def _forward_rows(self, value: Any, batch: torch.Size) -> Tensor:
-        rows = _rows(value, batch, raw=self._use_raw_nontensor)
-        hashes = [self._hash(row) for row in rows]
+        hashes = self._hash_rows(value, batch)
         if self._repertoire is not None:
-            self._repertoire.update(zip(map(self.hash_to_repertoire_key, hashes), rows, strict=True))
-        return _join(hashes, batch).to(value.device)
+            keys = map(self.hash_to_repertoire_key, _rows(hashes, batch))
+            self._repertoire.update(zip(keys, _rows(value, batch, raw=self._use_raw_nontensor), strict=True))
+        return hashes.to(value.device)
 
     def _inverse_rows(self, value: Tensor, batch: torch.Size) -> Any:
         return _join([self.get_input_from_hash(row) for row in _rows(value, batch)], batch)
@@ -193,9 +217,7 @@ class Hash(RowTransform):
             self._repertoire.update(state)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        batch = self._batch
-        raw = self._use_raw_nontensor
-        return infer_spec(spec, lambda value: _join([self._hash(row) for row in _rows(value, batch, raw=raw)], batch))
+        return infer_spec(spec, lambda value: self._hash_rows(value, self._batch))
 
     _inv_spec = _spec  # the user gives hashes
 
