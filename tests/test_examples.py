@@ -13,6 +13,7 @@ SHORT = {
     "cluster.py": ["--here"],
     "custom_environment.py": [],
     "multi_agent.py": [],
+    "offline_recurrent.py": ["--updates", "2", "--rows", "4", "--steps", "60"],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
 }
