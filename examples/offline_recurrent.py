@@ -62,7 +62,7 @@ def make_env(rows: int) -> TransformedEnv:
 
 
 def noisy_controller(td: TensorDictBase) -> TensorDictBase:
-    """Pushes the cart to where the pole falls, and at random in a share of the steps, which is different in each row."""
+    """Pushes the cart to where the pole falls, and in a share of the steps, different in each row, at random."""
     observation = td["observation"]
     action = (observation[..., 2] + 0.3 * observation[..., 3] > 0).long()
     at_random = torch.rand(action.shape) < torch.linspace(0.2, 1.0, len(action))

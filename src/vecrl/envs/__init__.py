@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase, upper_modules
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
-from .custom import FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
+from .custom import FinancialRegimeEnv, LLMEnv, LLMHashingEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
@@ -43,6 +43,8 @@ __all__ = [
     "GymLikeEnv",
     "GymWrapper",
     "ImaginedEnv",
+    "LLMEnv",
+    "LLMHashingEnv",
     "MOGymEnv",
     "MOGymWrapper",
     "MarlGroupMapType",
