@@ -1,5 +1,6 @@
 """The examples run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +13,52 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SHORT = {
     "cluster.py": ["--here"],
     "custom_environment.py": [],
+    "dqn_pixels.py": ["--steps", "20", "--envs", "2", "--warmup", "20"],
     "multi_agent.py": [],
     "offline_recurrent.py": ["--updates", "2", "--rows", "4", "--steps", "60"],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
+    "ppo_pixels.py": ["--updates", "2", "--envs", "2", "--steps", "16"],
+    "world_model.py": ["--updates", "600", "--envs", "4", "--steps", "40", "--candidates", "32"],
 }
 
 
-def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHORT)
+FILES = {
+    "dqn_pixels.py": "logs/dqn_pixels/videos/episode_0.mp4",
+    "pixels.py": "frames.png",
+    "ppo_pixels.py": "logs/ppo_pixels/videos/episode_0.mp4",
+}
+"""The pictures and videos that examples write."""
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    assert names == set(SHORT)
+    assert all(f"| `{name}` |" in page for name in names)
+
+
+def run(name: str, folder: Path) -> str:
+    """Runs an example in a folder, and returns what it prints."""
+    command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.ray] if name == "cluster.py" else []) for name in SHORT]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.ray] if name == "cluster.py" else [])
+        for name in sorted(SHORT.keys() - {"world_model.py"})
+    ],
 )
 def test_example_runs(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-    assert name != "pixels.py" or (tmp_path / "frames.png").stat().st_size > 1000
+    run(name, tmp_path)
+    assert name not in FILES or (tmp_path / FILES[name]).stat().st_size > 1000
+
+
+def test_planning_in_the_world_model_is_better_than_random_actions(tmp_path: Path) -> None:
+    returns = re.findall(r"(?:random|planned) ([\d.]+)", run("world_model.py", tmp_path))
+    assert float(returns[-1]) > 1.3 * float(returns[-2])

@@ -229,6 +229,26 @@ def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
         assert envs.cancel().tolist() == []
 
 
+class WithoutSpaces(gymnasium.Env):
+    """An environment of gymnasium that declares no spaces."""
+
+    def reset(self, *, seed=None, options=None):
+        return f"seed {seed}", {}
+
+    def step(self, action):
+        return {"action": action}, 1.0, False, True, {}
+
+
+@pytest.mark.parametrize("kind", ["dummy", "shmem"])
+@pytest.mark.parametrize("trust", [True, False])
+def test_environments_without_spaces(kind, trust):
+    with KINDS[kind]([WithoutSpaces] * 2, trust_spaces=trust) as envs:
+        assert envs.reset(seed=3)[0].tolist() == ["seed 3", "seed 3"]
+        obs, rew, terminated, truncated, _ = envs.step([5, "left"])
+        assert obs.tolist() == [{"action": 5}, {"action": "left"}]
+        assert (rew.tolist(), terminated.tolist(), truncated.tolist()) == ([1, 1], [False] * 2, [True] * 2)
+
+
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 def test_duck_typed_environments(kind):
     """Covers environments without declarations, which Tianshou's workers accept, and the old gym interface."""

@@ -17,18 +17,19 @@ Arrays = dict[str, np.ndarray]
 SEEDS = 11, 5, 2**31
 
 
-def assert_equal_tensordicts(first: TensorDictBase, second: TensorDictBase, where: str) -> None:
+def assert_equal_tensordicts(first: TensorDictBase, second: TensorDictBase, where: str, tolerance: float = 0.0) -> None:
     """Raises AssertionError unless both have the same entries with equal values; NaN equals NaN.
 
     Args:
         where: begins the message.
+        tolerance: by how much numbers may differ, absolute and relative.
     """
     keys = {str(key) for key in first.keys(include_nested=True, leaves_only=True)}
     others = {str(key) for key in second.keys(include_nested=True, leaves_only=True)}
     assert keys == others, f"{where}: only one of them has {sorted(keys ^ others)}"
     for key in first.keys(include_nested=True, leaves_only=True):
         one, other = first.get(key), second.get(key)
-        same = torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+        same = torch.equal(one, other) or torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
         assert same, f"{where}: {key} is {one} and {other}"
 
 

@@ -234,6 +234,7 @@ class Words(EnvBase):
         super().__init__(batch_size=batch)
         self.observation_spec = Composite(word=NonTensor(batch, example_data="start"), shape=batch)
         self.action_spec = Unbounded((*batch, 1))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDict:
         if not self.batch_size:
