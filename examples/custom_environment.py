@@ -12,6 +12,7 @@ class Walk(EnvBase):
         super().__init__(batch_size=[walkers], device=device)
         self.observation_spec = Composite(position=Unbounded((walkers, 1)), shape=self.batch_size)
         self.action_spec = Bounded(-1, 1, (walkers, 1))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _reset(self, tensordict=None):
         return TensorDict({"position": torch.zeros(*self.batch_size, 1)}, self.batch_size, device=self.device)

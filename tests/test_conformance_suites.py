@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from vecrl.testing import BatchSimulatorConformance
+from vecrl.envs.transforms import Transform
+from vecrl.testing import BatchSimulatorConformance, TransformConformance
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/extending.md").read_text(), re.DOTALL)
 NAMES: dict[str, Any] = {"__name__": "extending"}
@@ -230,3 +231,31 @@ def test_suites_can_be_imported_without_pytest() -> None:
     code = "import sys; from vecrl.testing import EnvConformance; print('pytest' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+class Half(Transform):
+    """Halves observations, as the transform of extending.md does, or in place."""
+
+    def __init__(self, in_place: str = ""):
+        super().__init__(in_keys=["observation"], in_keys_inv=["action"])
+        self.in_place = in_place
+
+    def _halve(self, value: torch.Tensor, name: str) -> torch.Tensor:
+        return value.div_(2) if self.in_place == name else value / 2
+
+    def _apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+        return self._halve(value, "outputs")
+
+    def _inv_apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+        return self._halve(value, "inputs")
+
+
+@pytest.mark.parametrize("in_place", ["", "outputs", "inputs"])
+def test_transforms_that_write_in_place_are_noticed(in_place: str) -> None:
+    suite = TransformConformance()
+    suite.make = lambda: Half(in_place)
+    if in_place:
+        with pytest.raises(AssertionError, match="was changed in place: return a copy"):
+            suite.test_tensors_are_not_written_in_place()
+    else:
+        suite.test_tensors_are_not_written_in_place()

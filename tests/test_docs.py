@@ -10,7 +10,10 @@ from unittest import SkipTest
 import pytest
 import torch
 
+import vecrl.envs
+import vecrl.record
 from vecrl.engine.backends.registry import backend_names, unregister_backend
+from vecrl.envs.transforms import Transform
 from vecrl.simulators import registry
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -25,6 +28,18 @@ BLOCKS = [
 def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some blocks write files
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
+
+
+def test_every_transform_has_a_row() -> None:
+    page = (DOCS / "transforms.md").read_text().partition("## Included transforms")[2].partition("## Differences")[0]
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    assert {len(row) for row in rows} == {4}  # names, what it reads and writes, what it is for
+    named = [name for row in rows for name in re.findall(r"`([A-Z]\w+|gSDENoise)`", row[0])]
+    assert len(named) == len(set(named))
+    modules = (vecrl.envs, vecrl.envs.transforms, vecrl.record)
+    exported = {name: getattr(module, name) for module in modules for name in module.__all__}
+    transforms = {name for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, Transform)}
+    assert transforms == set(named)
 
 
 @pytest.fixture

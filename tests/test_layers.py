@@ -145,7 +145,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
-    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
+    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.validation", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
         assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
@@ -197,7 +197,7 @@ def test_only_spec_conversions_import_gymnasium() -> None:
 
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
-    seams = (*seams, "vecrl.snapshot", "vecrl.registries")
+    seams = (*seams, "vecrl.snapshot", "vecrl.registries", "vecrl.validation")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # these return tensors
@@ -219,9 +219,10 @@ def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
         assert [name for name in _imports(path) if name.startswith(upper)] == [], path
 
 
-def test_record_imports_environments_only() -> None:
+def test_record_imports_environments_and_atomic_files_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg"}
-    assert _disallowed_imports("record", ("vecrl.record", "vecrl.envs", "vecrl.specs"), libraries) == []
+    modules = ("vecrl.record", "vecrl.envs", "vecrl.specs", "vecrl.snapshot.atomic_write")
+    assert _disallowed_imports("record", modules, libraries) == []
 
 
 def test_only_the_cli_imports_the_cli() -> None:

@@ -35,11 +35,21 @@ def test_items_that_cannot_be_called_are_named() -> None:
         check_callables("functions", [print, 2], "Give two.")
 
 
+def test_fork_gives_a_warning_and_means_forkserver() -> None:
+    with pytest.warns(UserWarning, match="Expected start_method to be 'forkserver' or 'spawn', got 'fork'"):
+        options = PoolOptions(start_method="fork")  # pyright: ignore[reportArgumentType]
+    assert options.start_method == options.worker_options.start_method == "forkserver"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"backend": "ships"}, "Expected backend to be 'serial'"),
-        ({"start_method": "fork"}, "Expected start_method to be 'forkserver' or 'spawn', got 'fork'"),
+        ({"start_method": "thread"}, "Expected start_method to be 'forkserver' or 'spawn', got 'thread'"),
+        ({"step_timeout": "a"}, "Expected step_timeout to be a number of seconds above 0, or None, got 'a'"),
+        ({"pin_workers": "yes"}, "Expected pin_workers to be True or False, got 'yes'"),
+        ({"preload": "numpy"}, r"Expected preload to be a list of names of modules, got 'numpy'. Give \['numpy'\]"),
+        ({"preload": [1]}, r"Expected preload to be a list of names of modules, got \[1\]"),
         ({"threads_per_worker": 0}, "Expected threads_per_worker to be an int of 1 or more, got 0"),
         ({"step_timeout": 0}, "Expected step_timeout to be a number of seconds above 0, or None, got 0"),
         ({"on_failure": "hide"}, "Expected on_failure to be 'raise', 'restart' or 'mask', got 'hide'"),

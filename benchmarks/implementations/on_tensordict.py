@@ -148,7 +148,7 @@ def native_dialect_1(name: str, num_envs: int, steps: int) -> RunFactory:
 def pixels(library: str, num_envs: int) -> RunFactory:
     """A step's frames 210×160×3 through `Compose(ToTensorImage, GrayScale, Resize(84), CatFrames(4))`."""
     if library == "torchrl":
-        _define_torchvision_operators()
+        define_torchvision_operators()
     t = import_module(f"{library}.envs.transforms")
     frames = _frames(num_envs)
     env = _FixedEnv(library, {"pixels": frames[0]}, num_envs).make()
@@ -222,8 +222,10 @@ def _apply_to_steps(
     return run
 
 
-def _define_torchvision_operators() -> None:
+def define_torchvision_operators() -> None:
     """Defines the operators that torchvision, built for CUDA, needs on import; none of them is called."""
+    if _LIBRARIES:
+        return
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -1,8 +1,9 @@
 """The exceptions that vecrl defines, in one tree. Knows no other module of the library.
 
     VecrlError
-    ├── SpaceError (TypeError, ValueError)   a space, spec, shape, dtype or device does not fit
-    │   └── OutOfSpecError (AssertionError)  a value is not allowed by its spec
+    ├── SpaceError (TypeError, ValueError,    a space, spec, shape, dtype or device does not fit
+    │   │           RuntimeError)
+    │   └── OutOfSpecError (AssertionError)  a value or a space is not the required one
     ├── LockedError (RuntimeError)           a locked object is changed
     ├── ClosedError (ValueError)             a closed object is used
     ├── PendingError (RuntimeError)          another command is pending, or none is
@@ -11,7 +12,7 @@
     ├── StateError (ValueError)              a state cannot be captured, or cannot be restored into the object
     │   └── CheckpointError                  a file is no checkpoint, or is incomplete
     ├── NetParsingError (ValueError)         a network description is not in the grammar
-    └── WorkerError (RuntimeError)           one or more environments failed
+    └── WorkerError (RuntimeError)           one or more environments failed; also of the class of its cause
         ├── WorkerCrash                      their worker process ended
         └── StepTimeout (TimeoutError)       they did not reply within the timeout
 
@@ -21,8 +22,11 @@ A message names the environments, says what was expected and what was found, and
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MemberDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -32,12 +36,12 @@ class VecrlError(Exception):
     """Base class of the errors that vecrl defines."""
 
 
-class SpaceError(VecrlError, TypeError, ValueError):
+class SpaceError(VecrlError, TypeError, ValueError, RuntimeError):
     """A space, spec, shape, dtype or device does not fit what was declared."""
 
 
 class OutOfSpecError(SpaceError, AssertionError):
-    """A value is not in the spec that it was checked against."""
+    """A value is not in the spec that it was checked against, or a space is not equal to the required one."""
 
 
 class LockedError(VecrlError, RuntimeError):
@@ -95,7 +99,7 @@ class Failure:
         worker: the worker's index.
         pid: the worker's process id.
         step: how many step commands the worker had received.
-        exception: the exception itself if it could be sent to the caller, else None.
+        exception: the exception if it, or a copy of it with fewer attributes, could be sent to the caller, else None.
         kind: "raised", "crashed" or "timed_out".
     """
 
@@ -121,6 +125,11 @@ _ADVICE_BY_COMMAND = {
 class WorkerError(VecrlError, RuntimeError):
     """One or more environments failed; the message contains the traceback of each.
 
+    The error is also an instance of the class of its `__cause__`, the first exception that an environment raised, and
+    has its attributes. So `except MyError` catches a `MyError` of an environment on every backend. Not combined are
+    classes that Python treats in a special way (StopIteration, SyntaxError), ClosedError and PendingError, and classes
+    with a constructor or layout that does not allow it: then only the cause is of this class.
+
     Attributes:
         failures: the failures, ordered by environment.
         env_ids: the ids of all environments that failed.
@@ -130,6 +139,7 @@ class WorkerError(VecrlError, RuntimeError):
     """
 
     results: list[Any] | None = None
+    _cause_class: type[BaseException] | None = None  # set in classes that are combined with that of the cause
     advice = "The other environments are unaffected. Reset the failed ones, or all, to continue."
 
     def __init__(self, failures: Sequence[Failure], transition: Any = None, advice: str | None = None):
@@ -141,11 +151,13 @@ class WorkerError(VecrlError, RuntimeError):
             commands = {failure.command for failure in self.failures}
             advice = _ADVICE_BY_COMMAND.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
         self.advice = advice
-        super().__init__("\n".join([*map(_describe, self.failures), advice]))
+        text = "\n".join([*map(_describe, self.failures), advice])
+        RuntimeError.__init__(self, text)  # `super()` may be the class of the cause
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
-        return _rebuild_error, (type(self), pickle_exceptions(self.failures), self.advice)
+        cls = type(self) if self._cause_class is None else type(self).__bases__[0]
+        return _rebuild_error, (cls, pickle_exceptions(self.failures), self.advice)
 
 
 class WorkerCrash(WorkerError):
@@ -168,10 +180,62 @@ class StepTimeout(WorkerError, TimeoutError):
 
 
 def failures_to_error(failures: Sequence[Failure], transition: Any = None, advice: str | None = None) -> WorkerError:
-    """Returns the error for the worst of `failures`: a crash is worse than a timeout, a timeout than an exception."""
+    """Returns the error for the worst of `failures`: a crash is worse than a timeout, a timeout than an exception.
+
+    It is also an instance of the class of its cause, see `WorkerError`.
+    """
     kinds = {f.kind for f in failures}
     cls = WorkerCrash if "crashed" in kinds else StepTimeout if "timed_out" in kinds else WorkerError
-    return cls(failures, transition, advice)
+    return _make_error(cls, failures, transition, advice)
+
+
+def _make_error(
+    cls: type[WorkerError], failures: Sequence[Failure], transition: Any, advice: str | None
+) -> WorkerError:
+    """Returns an error of `cls` that is also of the class of its cause, if both can be combined."""
+    error = cls(failures, transition, advice)
+    cause = error.__cause__
+    if cause is None:
+        return error
+    cause_class: type[BaseException] = getattr(cause, "_cause_class", None) or type(cause)
+    if isinstance(error, cause_class) or not issubclass(cause_class, Exception) or issubclass(cause_class, _SPECIAL):
+        return error
+    try:
+        combined: object = _combine(cls, cause_class)(failures, transition, advice)
+        if not isinstance(combined, WorkerError):
+            return error
+        _copy_attributes(cause, combined, {"results", "__notes__", *vars(error)})
+    except Exception:  # the layouts conflict, or hooks of the class raise
+        return error
+    return combined
+
+
+# Python treats the first three in a special way; the others are about an object of the worker, not of the caller
+_SPECIAL = (StopIteration, StopAsyncIteration, SyntaxError, ClosedError, PendingError)
+# the methods of the combined class that do not come from the class of the cause
+_METHODS = (
+    *("__str__", "__repr__", "__eq__", "__hash__", "__setstate__"),
+    *("__getattribute__", "__setattr__", "__delattr__"),
+)
+
+
+@lru_cache(maxsize=256)
+def _combine(cls: type[WorkerError], cause_class: type[BaseException]) -> type[WorkerError]:
+    namespace = {name: getattr(BaseException, name) for name in _METHODS}
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls, cause_class), {**namespace, **names, "_cause_class": cause_class})
+
+
+def _copy_attributes(source: BaseException, target: BaseException, own: Container[str]) -> None:
+    """Copies attributes of an exception, those in slots (such as `errno`) included, except those in `own`."""
+    for name, value in vars(source).items():
+        if name not in own:
+            setattr(target, name, value)
+    for cls in type(source).__mro__:
+        for name, slot in vars(cls).items():
+            if isinstance(slot, MemberDescriptorType) and name not in own and cls is not BaseException:
+                with suppress(AttributeError):  # not set
+                    slot.__set__(target, slot.__get__(source))
 
 
 class remap_failures:
@@ -196,7 +260,11 @@ class remap_failures:
 
 
 def pickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
-    """Returns the failures with their exceptions pickled; None for each that cannot be pickled and unpickled."""
+    """Returns the failures with their exceptions pickled; None for each with a class that cannot be pickled.
+
+    An exception that cannot be pickled and unpickled, often because of the arguments of its constructor, is replaced by
+    one of the same class that is made without its constructor: with the same attributes if they can be pickled.
+    """
     return [replace(failure, exception=_pickle_exception(failure.exception)) for failure in failures]
 
 
@@ -206,18 +274,38 @@ def unpickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def _rebuild_error(cls: type[WorkerError], failures: list[Failure], advice: str) -> WorkerError:
-    return cls(unpickle_exceptions(failures), advice=advice)
+    return _make_error(cls, unpickle_exceptions(failures), None, advice)
 
 
 def _pickle_exception(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
-    try:
-        body = cloudpickle.dumps(error)
-        pickle.loads(body)
-    except BaseException:  # constructors may raise anything
-        return None
-    return body
+    copies = (lambda: error, lambda: _CopyOf(error, error.args, vars(error)), lambda: _CopyOf(error, (str(error),), {}))
+    for make_copy in copies:
+        try:
+            body = cloudpickle.dumps(make_copy())
+            if type(pickle.loads(body)) is type(error) or isinstance(error, WorkerError):
+                return body
+        except BaseException:  # constructors may raise anything
+            continue
+    return None
+
+
+class _CopyOf:
+    """Unpickles as an exception of the class of `error`, made without calling its constructor."""
+
+    def __init__(self, error: BaseException, args: tuple[Any, ...], attributes: dict[str, Any]):
+        self._contents = type(error), args, attributes
+
+    def __reduce__(self):
+        return _remake_exception, self._contents
+
+
+def _remake_exception(cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = cls.__new__(cls, *args)
+    BaseException.__setattr__(error, "args", args)  # the class may forbid changes
+    error.__dict__.update(attributes)
+    return error
 
 
 def _unpickle_exception(body: object) -> BaseException | None:

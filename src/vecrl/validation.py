@@ -6,6 +6,7 @@ This module must import nothing of vecrl except `errors`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +42,10 @@ def _parse_count(name: str, value: object, alternative: str, error: type[Excepti
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 
 
-def check_seconds(name: str, value: float | None) -> None:
+def check_seconds(name: str, value: object) -> None:
     """Raises a `ValueError` unless `value` is None or above 0."""
-    if value is not None and not value > 0:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
         raise ValueError(f"Expected {name} to be a number of seconds above 0, or None, got {value!r}.")
 
 
@@ -59,6 +61,26 @@ def check_choice(name: str, value: object, choices: Iterable[object], advice: st
     if value not in choices:
         *names, last = map(repr, choices)
         raise ValueError(f"Expected {name} to be {', '.join(names)} or {last}, got {value!r}.{advice}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises a `ValueError` unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"Expected {name} to be True or False, got {value!r:.80}.")
+
+
+def check_names(name: str, value: object, kind: str) -> None:
+    """Raises a `ValueError` unless `value` is a sequence of the names of things of a kind.
+
+    >>> check_names("preload", "numpy", "modules")
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected preload to be a list of names of modules, got 'numpy'. Give ['numpy'].
+    """
+    items: Any = value if isinstance(value, Iterable) and not isinstance(value, str) else None
+    if items is None or not all(isinstance(item, str) for item in items):
+        advice = f" Give [{value!r}]." if isinstance(value, str) else ""
+        raise ValueError(f"Expected {name} to be a list of names of {kind}, got {value!r:.80}.{advice}")
 
 
 def check_length(name: str, values: Sized | None, count: int) -> None:

@@ -140,8 +140,8 @@ def test_modules_are_found_in_pickled_factories() -> None:
 
 @pytest.mark.parametrize("start_method", STARTS)
 def test_invalid_arguments_raise(start_method: Any) -> None:
-    with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', got 'fork'"):
-        make_pool([FaultyEnv], "processes", 1, start_method="fork")
+    with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', got 'thread'"):
+        make_pool([FaultyEnv], "processes", 1, start_method="thread")
     with pytest.raises(ValueError, match="backend to be 'serial', 'threads', 'processes' or 'ray', got 'rays'"):
         make_pool([FaultyEnv], "rays", 1, start_method=start_method)
 

@@ -138,3 +138,9 @@ def test_rollouts_stop_by_group_flags() -> None:
     assert GroupsEnv(own=True).rollout(9).shape == (2, 1), "the first of any agent"
     assert GroupsEnv(own=True).rollout(9, break_when_all_done=True).shape[1] == 3
     assert GroupsEnv(own=False).rollout(9).shape == (2, 3)
+
+
+@pytest.mark.parametrize("kind", MarlGroupMapType)
+def test_groups_without_agents_are_refused(kind: MarlGroupMapType) -> None:
+    with pytest.raises(ValueError, match="one agent or more, got none"):
+        check_marl_grouping(kind.get_group_map([]), [])

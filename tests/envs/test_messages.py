@@ -23,6 +23,7 @@ class Steady(EnvBase):
         super().__init__()
         self.observation_spec = Composite(pos=Unbounded((says,)))
         self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         for name, value in own.items():
             self.__dict__[name] = value
 
@@ -68,7 +69,12 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "flags of another shape": (
         lambda: Steady(_step=gives(done=torch.zeros(2, dtype=torch.bool))).rollout(3),
         SpaceError,
-        r"'done' of shape \(1,\), as done_spec says, got \(2,\)",
+        r"'done' of shape \(1,\), as done_spec says, got \(2,\). Return one flag per environment",
+    ),
+    "flags of another dtype": (
+        lambda: Steady(_step=gives(done=torch.zeros(1))).rollout(3),
+        SpaceError,
+        r"'done' \(done_spec\): expected dtype torch.bool, found torch.float32.*Flags are bool: return done.bool\(\)",
     ),
     "a size that changes": (lambda: growing(1).rollout(5), SpaceError, r"'pos', got \(1,\) and \(2,\).*-1"),
     "a dynamic size, contiguous": (
@@ -138,4 +144,8 @@ def test_error_messages(case: str) -> None:
 
 
 def test_a_batch_size_may_be_a_number() -> None:
-    assert EnvBase(batch_size=3).batch_size == (3,)
+    class Sized(Unspecified):
+        def __init__(self) -> None:
+            super().__init__(batch_size=3)
+
+    assert Sized().batch_size == (3,)

@@ -172,6 +172,7 @@ def test_changing_dtypes_raise() -> None:
             super().__init__(batch_size=[10_000])
             self.observation_spec = Composite(x=Unbounded((10_000, 1), dtype=torch.int64), shape=(10_000,))
             self.action_spec = Unbounded((10_000, 1))
+            self.reward_spec = Unbounded((*self.batch_size, 1))
             self.count = 0
 
         def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

@@ -105,6 +105,7 @@ class Growing(EnvBase):
         super().__init__()
         self.observation_spec = Composite(rows=Unbounded((-1, 2)), count=Unbounded((1,), dtype=torch.int64))
         self.action_spec = Bounded(-1, 1, (1,))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.sizes = sizes
 
     def _seen(self, count: int) -> TensorDict:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
-from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
+from tests.fixtures.tensordict_envs import CountingRowsEnv, CountingTensorDictEnv, GroupsEnv
 
-from vecrl.envs import EnvBase
+from vecrl.envs import EnvBase, SerialEnv
 from vecrl.envs.row_masks import RowMasks
 from vecrl.errors import SpaceError
 
@@ -131,6 +131,8 @@ def test_batch_unlocked_environments_step_only_masked_rows() -> None:
     class Free(EnvBase):
         batch_locked = False
 
+        def _reset(self, tensordict=None, **kwargs): ...
+
         def _step(self, tensordict):
             seen.append(tensordict.batch_size)
             count = tensordict["count"] + 1
@@ -148,3 +150,22 @@ def test_masks_select_objects() -> None:
     old = TensorDict({"text": NonTensorStack("x", "y")}, [2])
     merged = RowMasks({(): _mask(True, False)}, [()]).select(new, old)
     assert merged["text"] == ["a", "y"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 1, 2)])
+def test_masks_have_the_shape_of_the_specs_where_there_are_no_flags(shape: tuple[int, ...]) -> None:
+    env = CountingRowsEnv(3, 3)
+    env.reset()
+    with pytest.raises(SpaceError, match=r"'_reset' to have the shape \(2, 1\)"):
+        env.reset(TensorDict({"_reset": torch.ones(shape, dtype=torch.bool)}, [2]))
+    data = env.rand_action(TensorDict({"_step": torch.ones(shape, dtype=torch.bool)}, [2]))
+    with pytest.raises(SpaceError, match=r"'_step' to have the shape \(2, 1\)"):
+        env.step(data)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_masks_may_omit_the_last_dimension(shape: tuple[int, ...]) -> None:
+    env = SerialEnv(2, CountingTensorDictEnv)
+    root = env.step_mdp(env.rand_step(env.reset()))
+    reset_td = env.reset(root.exclude("done", "terminated").set("_reset", torch.tensor([True, False]).reshape(shape)))
+    assert reset_td["count"].flatten().tolist() == [0, 1]

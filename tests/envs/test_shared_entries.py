@@ -25,6 +25,7 @@ class InPlace(EnvBase):
         super().__init__()
         self.observation_spec = Composite(group=Composite(count=Unbounded((1,))))
         self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.memory = np.zeros(1, np.float32)
         self.count = torch.from_numpy(self.memory) if way == "array" else torch.zeros(1)
         self.paid, self.way = torch.zeros(1), way

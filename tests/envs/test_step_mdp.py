@@ -77,4 +77,4 @@ def test_done_flags_of_groups() -> None:
 def test_empty_nested_groups_are_removed() -> None:
     data = TensorDict({"next": TensorDict({"x": 1, "pays": TensorDict({"reward": 1.0}), "empty": TensorDict()})})
     root = step_mdp(data, reward_keys=("pays", "reward"))
-    assert sorted(root.keys()) == ["empty", "x"]
+    assert sorted(root.keys()) == ["x"]

@@ -139,3 +139,11 @@ def test_environments_hold_a_weak_reference_to_their_collector() -> None:
     assert env.collector is collector
     del collector
     assert env.collector is None, "which it does not keep alive"
+
+
+def test_utils_have_the_groups_of_agents() -> None:
+    import vecrl.envs
+    from vecrl.envs import utils
+
+    assert {"MarlGroupMapType", "check_marl_grouping"} <= set(utils.__all__)
+    assert utils.MarlGroupMapType is vecrl.envs.MarlGroupMapType

@@ -56,7 +56,9 @@ def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
     for i, place in enumerate(places):
         with pytest.raises(WorkerError) as exc_info:
             uses.get(place, lambda place=place: use(pool, place))()
-        assert type(exc_info.value) is WorkerError
+        cause_class = type(exc_info.value.__cause__)
+        assert isinstance(exc_info.value, cause_class) == issubclass(cause_class, Exception)
+        assert not isinstance(exc_info.value, WorkerCrash | StepTimeout)
         (failure,) = exc_info.value.failures
         assert (failure.env_ids, failure.command, failure.kind) == ((i,), place, "raised")
         assert f"environment {i} (worker {failure.worker}, pid {failure.pid}) in '{place}'" in str(exc_info.value)

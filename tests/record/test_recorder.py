@@ -159,6 +159,29 @@ def test_tensordicts_are_saved(tmp_path: Path) -> None:
     assert len(torch.load(f"{base}_more_tensordict.t", weights_only=False)) == 2
 
 
+def test_a_failed_dump_keeps_the_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = TensorDictRecorder(str(tmp_path / "run"), skip_reset=True, skip=1)
+    env = Screen((2,)).append_transform(recorder)
+    env.rollout(2)
+    recorder.dump()
+    [path] = tmp_path.iterdir()
+    before = path.read_bytes()
+    env.rollout(3)
+
+    def fail(data: Any, file: Any) -> None:
+        file.write(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        recorder.dump()
+    assert [path] == [*tmp_path.iterdir()]
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    recorder.dump()
+    assert len(torch.load(path, weights_only=False)) == 3
+
+
 def test_selected_keys_and_resets_are_saved(tmp_path: Path) -> None:
     base = str(tmp_path / "run")
     recorder = TensorDictRecorder(base, skip_reset=False, skip=1, in_keys=["pixels"])

@@ -76,7 +76,7 @@ def test_shapes() -> None:
         ([Unbounded((3,)), Unbounded((3,), device="meta")], "device"),
         ([Unbounded((3,)), 3], "only specs"),
         ([Composite(), Unbounded(())], "dtype|Composites"),
-        ([Unbounded(()), Composite()], "dtype|leaf"),
+        ([Unbounded(()), Composite()], "dtype|Composites"),
     ],
 )
 def test_invalid_stacks_raise(specs: list[Any], message: str) -> None:

@@ -26,6 +26,7 @@ class Grid(EnvBase):
         super().__init__()
         self.observation_spec = Composite(observation=Unbounded((1,)), action_mask=Binary(2, (2,), dtype=torch.bool))
         self.action_spec = Categorical(2)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _at(self, cell: Tensor) -> TensorDict:
         return TensorDict({"observation": cell, "action_mask": torch.cat([cell > 0, cell < 3])})

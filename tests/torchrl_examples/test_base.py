@@ -28,6 +28,7 @@ class Zeros(EnvBase):
     def __init__(self, places: list[Any], rows: int):
         super().__init__()
         self.observation_spec = Composite({place: {"val": Unbounded((rows,), dtype=torch.int64)} for place in places})
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.full_done_spec = Composite(
             {place: {"done": Categorical(2, (rows,), dtype=torch.bool)} for place in places}
         )

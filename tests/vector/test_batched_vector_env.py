@@ -168,7 +168,9 @@ def test_invalid_use_raises():
     with pytest.raises(PendingError, match="reset all"):
         env.step([0] * N)
     with pytest.raises(PendingError, match="reset all"):
-        env.reset(options={"reset_mask": [True] * N})
+        env.reset(options={"reset_mask": [True, *[False] * (N - 1)]})
+    assert env.reset(seed=5, options={"reset_mask": [True] * N})[0][:, 0].tolist() == [5, 6, 7, 8]
+    env = BatchedVectorEnv(CountingBatch())
     with pytest.raises(ValueError, match="one seed or 4"):
         env.reset(seed=[1, 2])
     with pytest.raises(ValueError, match="num_episodes"):

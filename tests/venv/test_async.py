@@ -212,7 +212,7 @@ def test_failures_do_not_lose_other_results(kind, num_workers):
     """The error has the results of the others; the failed one continues after its reset."""
     with make(kind, 4, num_workers, wait_num=2) as envs:
         envs.reset()
-        counted = {i: 0 for i in range(4)}
+        counted = dict.fromkeys(range(4), 0)
         failed: set[int] = set()
         try:
             used = ids_of(envs.step([0, 3, 0, 0])[4])
@@ -247,6 +247,26 @@ class RandomDelayEnv(GatedCountingEnv):
         return obs, *remaining, {"action": int(action)}
 
 
+def expected_of(sent: list[int]) -> list[tuple[int, int, int]]:
+    """Returns (episode, count, action) of each action, in order. Negative entries of `sent` are resets."""
+    episode, count, expected = 0, 0, []
+    for action in sent:
+        episode, count = (episode + 1, 0) if action < 0 else (episode, count + 1)
+        if action >= 0:
+            expected.append((episode, count, action))
+    return expected
+
+
+def record(result: Any, received: dict[int, list[tuple[int, int, int]]]) -> set[int]:
+    """Appends (episode, count, action) of each returned environment. Returns the ids of those that have ended."""
+    obs, rew, terminated, _, infos = result
+    ids = ids_of(infos)
+    for row, i in enumerate(ids):
+        assert (obs[row, 0], rew[row]) == (i, i)
+        received[i].append((int(obs[row, 1]), int(obs[row, 2]), infos[row]["action"]))
+    return {i for row, i in enumerate(ids) if terminated[row]}
+
+
 def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[int, list[tuple[int, int, int]]]:
     """Steps, resets and collects at random. Returns the (episode, count, action) of each environment in order of
     arrival.
@@ -260,14 +280,6 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[in
     sent: dict[int, list[int]] = {i: [] for i in range(n)}
     ended: set[int] = set()
     number = 0
-
-    def take(result: Any) -> None:
-        obs, rew, terminated, _, infos = result
-        for row, i in enumerate(ids_of(infos)):
-            assert (obs[row, 0], rew[row]) == (i, i)
-            received[i].append((int(obs[row, 1]), int(obs[row, 2]), infos[row]["action"]))
-            if terminated[row]:
-                ended.add(i)
 
     while rounds > 0 or min(map(len, received.values())) < steps:
         rounds -= 1
@@ -283,25 +295,18 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[in
             actions = [(number := number + 1) * 4 for _ in asked]
             for i, action in zip(asked, actions, strict=True):
                 sent[i].append(action)
-            take(envs.step(np.array(actions), asked))
+            ended |= record(envs.step(np.array(actions), asked), received)
         elif envs.waiting_id:
-            take(envs.step(None))
+            ended |= record(envs.step(None), received)
     while envs.waiting_id:
-        take(envs.step(None))
+        ended |= record(envs.step(None), received)
     for i in range(n):
-        assert [action for _, _, action in received[i]] == [action for action in sent[i] if action >= 0]
-        episode, count, expected = 0, 0, []
-        for action in sent[i]:
-            episode, count = (episode + 1, 0) if action < 0 else (episode, count + 1)
-            if action >= 0:
-                expected.append((episode, count, action))
-        assert received[i] == expected
+        assert received[i] == expected_of(sent[i])
     return received
 
 
 def random_delay_venv(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVectorEnv:
-    envs = KINDS[kind]([partial(RandomDelayEnv, i, 3 + i % 3) for i in range(n)], num_workers=num_workers, **options)
-    return envs
+    return KINDS[kind]([partial(RandomDelayEnv, i, 3 + i % 3) for i in range(n)], num_workers=num_workers, **options)
 
 
 @pytest.mark.parametrize(("kind", "num_workers"), PLACES)
@@ -325,7 +330,9 @@ def test_any_sequence_of_calls_keeps_all_transitions(data, wait_num, num_workers
 @pytest.mark.parametrize("options", [{}, {"wait_num": 2}], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_resets_that_time_out_keep_pending_steps(backend, options, gate):
-    envs = BaseVectorEnv([partial(GatedCountingEnv, i, 9, gate) for i in range(3)], backend=backend, step_timeout=0.2, **options)
+    envs = BaseVectorEnv(
+        [partial(GatedCountingEnv, i, 9, gate) for i in range(3)], backend=backend, step_timeout=0.2, **options
+    )
     with envs:
         envs.reset()
         obs: list[float] = []

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import subprocess
 import sys
-import weakref
 
 import gymnasium
 import numpy as np
 import psutil
 import pytest
 import torch
-from tests.fixtures.venv_envs import FEW, KINDS, GatedCountingEnv, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
+from tests.fixtures.venv_envs import FEW, KINDS, DuckTypedEnv, GatedCountingEnv, SeededDuckTypedEnv, ids_of, make
 
-from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
+from vecrl.errors import PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv, VectorEnvWrapper
 
 
@@ -142,7 +140,7 @@ def test_reserved_names_list_every_environment(envs):
     envs.set_env_attr("action_space", gymnasium.spaces.Discrete(7), 1)
     assert envs.action_space[1].n == 7
     with pytest.raises(AttributeError):
-        envs.viewer
+        _ = envs.viewer
 
 
 def test_render(envs):
@@ -219,7 +217,9 @@ def test_timed_out_steps_do_not_shift_later_ones(kind, num_workers, ids, tmp_pat
 @pytest.mark.parametrize("ids", [None, 2, [1, 2]])
 def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
     never = tmp_path / "gate"
-    with VectorEnvWrapper(make("shmem", 3, 3, maker=lambda i: GatedCountingEnv(i, 9, never, 600), step_timeout=0.3)) as envs:
+    with VectorEnvWrapper(
+        make("shmem", 3, 3, maker=lambda i: GatedCountingEnv(i, 9, never, 600), step_timeout=0.3)
+    ) as envs:
         envs.reset()
         with pytest.raises(StepTimeout, match="2"):
             envs.step([0, 0, 2])
@@ -227,6 +227,26 @@ def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
         assert envs.reset()[0][:, 2].tolist() == [0, 0, 0]
         assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
         assert envs.cancel().tolist() == []
+
+
+class WithoutSpaces(gymnasium.Env):
+    """An environment of gymnasium that declares no spaces."""
+
+    def reset(self, *, seed=None, options=None):
+        return f"seed {seed}", {}
+
+    def step(self, action):
+        return {"action": action}, 1.0, False, True, {}
+
+
+@pytest.mark.parametrize("kind", ["dummy", "shmem"])
+@pytest.mark.parametrize("trust", [True, False])
+def test_environments_without_spaces(kind, trust):
+    with KINDS[kind]([WithoutSpaces] * 2, trust_spaces=trust) as envs:
+        assert envs.reset(seed=3)[0].tolist() == ["seed 3", "seed 3"]
+        obs, rew, terminated, truncated, _ = envs.step([5, "left"])
+        assert obs.tolist() == [{"action": 5}, {"action": "left"}]
+        assert (rew.tolist(), terminated.tolist(), truncated.tolist()) == ([1, 1], [False] * 2, [True] * 2)
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
@@ -289,7 +309,10 @@ def test_accepts_tianshous_positional_arguments():
 
 
 def test_one_worker_per_environment_by_default():
-    with ShmemVectorEnv([GatedCountingEnv] * 4) as apart, ShmemVectorEnv([GatedCountingEnv] * 4, num_workers=2) as together:
+    with (
+        ShmemVectorEnv([GatedCountingEnv] * 4) as apart,
+        ShmemVectorEnv([GatedCountingEnv] * 4, num_workers=2) as together,
+    ):
         own = {pid for envs in (apart, together) for pid in (card.pid for card in envs._pool.worker_infos)}
         assert len(own) == 6
 

@@ -95,8 +95,14 @@ def test_tuples_raise(kind, trust):
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 def test_mismatching_observations_raise_or_pass_without_trust(kind):
     cases = [(ones(3, dtype=float), BOX)] * 2
-    with make_returned_obs_venv(*cases, kind=kind) as envs, pytest.raises(WorkerError, match=r"shape "
-r"\(2,\).*trust_spaces=False"):
+    with (
+        make_returned_obs_venv(*cases, kind=kind) as envs,
+        pytest.raises(
+            WorkerError,
+            match=r"shape "
+            r"\(2,\).*trust_spaces=False",
+        ),
+    ):
         envs.reset()
     with make_returned_obs_venv(*cases, kind=kind, trust_spaces=False) as envs:
         assert_same(envs.reset()[0], ones(2, 3, dtype=float))
@@ -150,8 +156,13 @@ def test_vector_rewards_are_stacked(kind, num_workers):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_infos_are_passed_through(kind, num_workers):
     """Numbers keep their types, for any number of workers."""
-    infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}, "env_id": "own"}]
-    with make_returned_obs_venv(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
+    infos = [
+        {"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True},
+        {"int": 4, "nested": {"x": ones(2)}, "env_id": "own"},
+    ]
+    with make_returned_obs_venv(
+        *((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers
+    ) as envs:
         assert_same(envs.reset()[1], objects(*infos))
         assert_same(envs.step([0, 0])[4], objects(*({**info, "env_id": i} for i, info in enumerate(infos))))
     with make_returned_obs_venv(*[(ones(2), BOX, 0.0, infos[0])] * 2, kind=kind, num_workers=num_workers) as envs:

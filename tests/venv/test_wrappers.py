@@ -56,7 +56,7 @@ def test_calls_are_forwarded(layers):
     inner.further = 5
     assert envs.further == 5
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
-        envs.nope
+        _ = envs.nope
     assert repr(envs).startswith("VectorEnvWrapper(")
     envs.close()
     assert (envs.is_closed, inner.is_closed) == (True, True)
@@ -121,7 +121,10 @@ def test_nested_observations_cannot_be_normalized():
     obs = {"x": np.zeros(2, np.float32)}
     space = spaces.Dict(x=spaces.Box(-1, 1, (2,)))
     for options in ({}, {"stack_dicts": True}):
-        with VectorEnvNormObs(make_returned_obs_venv((obs, space), **options)) as envs, pytest.raises(SpaceError, match="one array"):
+        with (
+            VectorEnvNormObs(make_returned_obs_venv((obs, space), **options)) as envs,
+            pytest.raises(SpaceError, match="one array"),
+        ):
             envs.reset()
     ragged = [(np.zeros(n, np.float32), spaces.Box(-1, 1, (n,))) for n in (1, 2)]
     with VectorEnvNormObs(make_returned_obs_venv(*ragged)) as envs, pytest.raises(TypeError, match="one array"):
@@ -179,6 +182,8 @@ def test_custom_wrappers():
             obs, rew, *remaining = super().step(action, id)
             return obs, 2 * rew, *remaining
 
-    with Doubled(DummyVectorEnv([lambda: ReturnedObsEnv(np.zeros(2, np.float32), spaces.Box(-1, 1, (2,)))] * 2)) as envs:
+    with Doubled(
+        DummyVectorEnv([lambda: ReturnedObsEnv(np.zeros(2, np.float32), spaces.Box(-1, 1, (2,)))] * 2)
+    ) as envs:
         envs.reset()
         assert envs.step([0, 0])[1].tolist() == [2, 2]

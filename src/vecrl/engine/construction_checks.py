@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import Failure, SpaceError, failures_to_error
+from ..errors import Failure, OutOfSpecError, SpaceError, failures_to_error
 from .pool_options import PoolOptions, Spaces
 from .space_layout import Layout
 from .worker import WorkerInfo, WorkerSpec
 
 
 def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Exception:
-    """Returns the error for failures during construction: a `SpaceError` if all of them are of this class.
+    """Returns the error for failures during construction: a `SpaceError` or `OutOfSpecError` if all of them are.
 
     Args:
         failures: the failures.
@@ -24,7 +24,8 @@ def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Excep
         return failures_to_error(failures)
     texts = [(f"environment {failure.env_ids[0] + env_id_offset}: ", str(failure.exception)) for failure in failures]
     prefix = "environment "  # in the text of a pool that runs in the worker
-    return SpaceError("\n".join(text if text.startswith(prefix) else name + text for name, text in texts))
+    cls = OutOfSpecError if all(isinstance(failure.exception, OutOfSpecError) for failure in failures) else SpaceError
+    return cls("\n".join(text if text.startswith(prefix) else name + text for name, text in texts))
 
 
 def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], options: PoolOptions) -> Spaces:
@@ -34,7 +35,7 @@ def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSp
     of all workers must be equal, or have equal layouts if the options do not ask for equal spaces.
 
     Raises:
-        SpaceError: the spaces differ.
+        OutOfSpecError: the spaces differ.
     """
     if options.resolve_spaces is not None:
         return options.resolve_spaces([info for _, info in sorted(infos.items())])
@@ -45,7 +46,7 @@ def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSp
         for name, expected, actual, equal in pairs:
             same_layout = Layout(expected).leaves == Layout(actual).leaves
             if not same_layout or (equal and expected != actual):
-                raise SpaceError(
+                raise OutOfSpecError(
                     f"environment {worker_specs[index].start}: expected the {name} {expected}, as of the first "
                     f"environment, got {actual}. Use environments with the same spaces."
                 )

@@ -47,6 +47,7 @@ class PoolOptions(WorkerOptions):
         WorkerOptions.__post_init__(self)  # `super()` does not work in dataclasses with slots
         check_seconds("step_timeout", self.step_timeout)
         check_choice("on_failure", self.on_failure, get_args(OnFailure))
+        check_choice("check_nan", self.check_nan, (True, False))
         parse_count("restarts_per_hour", self.restarts_per_hour)
         backend_entry(self.backend)
 

@@ -171,12 +171,20 @@ def describe(value: object) -> str:
     return f"{type(value).__name__} {str(value)[:60]!r}"
 
 
+def is_single_number(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    """Returns whether `array` is a number that stands for an array of one number: shape () instead of (1,)."""
+    return array.shape == () and shape == (1,)
+
+
 def check_element(value: object, leaf: Leaf) -> None:
-    """Raises a `SpaceError` if `value` cannot be stored at `leaf` without a change of shape or of kind of dtype."""
+    """Raises a `SpaceError` if `value` cannot be stored at `leaf` without a change of shape or of kind of dtype.
+
+    A number may stand for an array of one number.
+    """
     if leaf.dtype is None:
         return
     array = np.asarray(value)
-    if array.shape != leaf.shape:
+    if array.shape != leaf.shape and not is_single_number(array, leaf.shape):
         raise SpaceError(
             f"expected an observation of shape {leaf.shape} at {leaf.name}, as its space declares, got {array.shape}. "
             "Return what observation_space declares, or declare what you return."

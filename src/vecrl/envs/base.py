@@ -52,6 +52,10 @@ class EnvBase(SteppedEnv):
     - `_step(tensordict)`: applies the action in `tensordict` and returns observations, reward and done flags.
     - `_set_seed(seed)`: seeds the simulator.
 
+    It may set specs before or after `super().__init__()`, and edit those that its parent declared: they are locked when
+    the `__init__` of the environment's class has returned. Without a reward spec, there is no reward. `spec_locked`,
+    `auto_reset` and `auto_reset_replace` are keywords of every subclass, whatever its `__init__` takes.
+
     "done" is the union of "terminated" and "truncated". A spec with "done" alone gets "terminated" too, with the same
     values.
 
@@ -63,7 +67,7 @@ class EnvBase(SteppedEnv):
         batch_size: the batch size of the environment; the shape of every spec starts with it.
         run_type_checks: check the outputs of every step against the specs.
         allow_done_after_reset: allow a reset to return rows that are done.
-        spec_locked: lock the specs, so that values derived from them stay valid.
+        spec_locked: lock the specs after the construction, so that values derived from them stay valid.
         auto_reset: the simulator resets itself: on a done row, `_step` returns the next episode's first observation.
         auto_reset_replace: with `auto_reset`, write NaN (or zeros) in place of the final observations, which are lost.
 
@@ -74,7 +78,7 @@ class EnvBase(SteppedEnv):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.observation_spec = Composite(count=Unbounded((1,), dtype=torch.int64))
-    ...         self.action_spec = Unbounded((1,))
+    ...         self.action_spec = self.reward_spec = Unbounded((1,))
     ...     def _reset(self, tensordict=None):
     ...         return TensorDict({"count": torch.zeros(1, dtype=torch.int64)})
     ...     def _step(self, tensordict):

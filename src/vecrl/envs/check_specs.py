@@ -11,9 +11,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
-from ..specs import Composite
-from .keys import Key
-from .step_validation import form_difference
+from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key
+from .step_mdp import leaves_of
+from .step_validation import form_difference, leaf_values
 from .stepping import SteppedEnv
 
 
@@ -26,6 +26,8 @@ def check_env_specs(
     break_when_any_done: bool | str | None = None,
 ) -> None:
     """Compares the results of a reset, a step and a rollout of an environment with its specs.
+
+    A `_step` that returns no done flag or changes its input is reported too.
 
     This changes the state of the environment; the state of torch's CPU generator is restored afterwards.
 
@@ -88,43 +90,49 @@ def _find_differences(
         for step in rollout.unbind(env.batch_dims if env.batch_locked else rollout.batch_dims - 1):
             next_td = step.get("next")
             differences += _differences("rollout", env, next_td, ("observation", "reward", "done"), check_dtype)
-    return differences
+    return differences or _step_faults(env, tensordict)
+
+
+def _step_faults(env: SteppedEnv, tensordict: TensorDictBase | None) -> list[str]:
+    """Returns a line per done flag that `_step` does not return, and per entry of its input that it changes."""
+    base: Any = env
+    while (inner := vars(base)["_modules"].get("base_env")) is not None:
+        base = inner
+    if base is not env and tensordict is not None:
+        return []  # the TensorDict is for the transforms
+    step_input = base.rand_action(base.reset(None if tensordict is None else tensordict.copy()))
+    inputs_before = _inputs(base, step_input.clone())
+    result = base._step(step_input)
+    lines = [
+        f"step: {key!r} (done_spec): _step returns no done flag, so episodes never end. Return it, False if they do not"
+        for prefix, key in base._done_keys_by_prefix.items()
+        if all(result.get(join_key(prefix, flag), None) is None for flag in FLAGS)
+    ]
+    for (key, before), (_, after) in zip(inputs_before, _inputs(base, step_input), strict=True):
+        if not torch.equal(before.nan_to_num(), after.nan_to_num()):
+            lines.append(f"step: {key!r}: _step changes its input in place. Return a new tensor, or change a clone")
+    return lines
+
+
+def _inputs(env: SteppedEnv, data: TensorDictBase) -> list[tuple[Key, torch.Tensor]]:
+    entries = [entry for name in ("action", "state", "observation") for entry in leaf_values(env, name, data)]
+    return [(key, value) for key, _, value in entries if isinstance(value, torch.Tensor)]
 
 
 def _differences(
     method: str, env: SteppedEnv, data: TensorDictBase, names: tuple[str, ...], check_dtype: bool
 ) -> list[str]:
     """Returns a line per difference between `data` and the specs of these names."""
-    return _entry_differences(
-        method, env, data, {name: getattr(env, f"full_{name}_spec") for name in names}, check_dtype
-    )
-
-
-def _entry_differences(
-    method: str, env: SteppedEnv, data: TensorDictBase, specs: dict[str, Composite], check_dtype: bool
-) -> list[str]:
     lines: list[str] = []
-    if isinstance(data, LazyStackedTensorDict):  # its rows may differ in shapes and keys
-        index_prefix = (slice(None),) * data.stack_dim
-        for i, row in enumerate(data.unbind(data.stack_dim)):
-            lines += _entry_differences(
-                method, env, row, {name: spec[(*index_prefix, i)] for name, spec in specs.items()}, check_dtype
-            )
-        return lines
-    spec_keys: set[Key] = set()
-    for name, full_spec in specs.items():
-        if not env.batch_locked:
-            full_spec = full_spec.expand(*data.batch_size[: data.batch_dims - env.batch_dims], *full_spec.shape)
-        for key, spec in full_spec.items(include_nested=True, leaves_only=True):
-            spec_keys.add(key)
-            value = data.get(key, None)
+    for name in names:
+        for key, spec, value in leaf_values(env, name, data):
             reason = _difference(spec, value, check_dtype)
             lines += [] if reason is None else [f"{method}: {key!r} ({name}_spec): {reason}"]
-    if "observation" in specs:
-        inputs = {*env.action_keys, *env.state_keys, *env.reward_keys, *env.done_keys}
-        for key in data.keys(include_nested=True, leaves_only=True):
-            if key not in spec_keys and key not in inputs:
-                lines.append(f"{method}: {key!r}: returned, but not in observation_spec")
+    if "observation" in names:
+        known = leaves_of(*(env._full(name) for name in (*INPUTS, *OUTPUTS)))
+        rows = data.tensordicts if isinstance(data, LazyStackedTensorDict) else [data]
+        returned = dict.fromkeys(key for row in rows for key in row.keys(include_nested=True, leaves_only=True))
+        lines += [f"{method}: {key!r}: returned, but not in observation_spec" for key in returned if key not in known]
     return lines
 
 
@@ -133,4 +141,4 @@ def _difference(spec: Any, value: object, check_dtype: bool) -> str | None:
         return "expected, but missing"
     if not isinstance(value, torch.Tensor):
         return spec.mismatch(value)
-    return form_difference(spec, spec.shape, value, check_dtype) or spec.mismatch(value.to(spec.dtype))
+    return form_difference(spec, value, check_dtype) or spec.mismatch(value.to(spec.dtype))

@@ -51,7 +51,10 @@ def fill_flags(tensordict: TensorDictBase, prefix: Prefix, with_truncated: bool,
 
 def _reshape_flag(flag: Tensor, shape: torch.Size, key: Key) -> Tensor:
     if flag.numel() != shape.numel():
-        raise SpaceError(f"Expected {key!r} of shape {tuple(shape)}, as done_spec says, got {tuple(flag.shape)}.")
+        raise SpaceError(
+            f"Expected {key!r} of shape {tuple(shape)}, as done_spec says, got {tuple(flag.shape)}. Return one flag "
+            "per environment."
+        )
     return flag.reshape(shape)
 
 

@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..specs import Composite, TensorSpec
+from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
 from .base import EnvBase
 from .fast_paths import bypassed_by
@@ -72,6 +72,7 @@ class GymLikeEnv(EnvBase):
 
     libname: str | None = None
     excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_obs_keys", "_layout", "_tuples")
+    _converts_actions = True
     _dict_actions = False
     """Whether the library takes a dict of actions, even for a single action."""
 
@@ -109,6 +110,7 @@ class GymLikeEnv(EnvBase):
             kwargs["env"] = env
         self._check_kwargs(kwargs)
         self._env = self._build_env(**kwargs)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self._make_specs(self._env)
         self._init_env()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.space_layout import Leaf, describe
+from ..engine.space_layout import Leaf, describe, is_single_number
 from ..errors import SpaceError
 
 _NUMBERS = (float, int, np.number, np.bool_)
@@ -25,7 +25,8 @@ def to_leaf_array(value: object, leaf: Leaf, *rows: int) -> Any:
         rows: the number of rows, if the value comes from a vector environment.
 
     Raises:
-        SpaceError: if the shape differs, or the dtype cannot be cast within its kind.
+        SpaceError: if the shape differs (a number may stand for an array of one number), or the dtype cannot be cast
+            within its kind.
     """
     if leaf.dtype is None:
         return value
@@ -34,8 +35,11 @@ def to_leaf_array(value: object, leaf: Leaf, *rows: int) -> Any:
         array = np.asarray(value)
     except ValueError:  # a ragged list
         array = None
-    if array is not None and array.shape == shape and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-        return array
+    if array is not None and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        if array.shape == shape:
+            return array
+        if is_single_number(array, shape):
+            return array.reshape(shape)
     raise SpaceError(
         f"Expected an observation of shape {shape} and dtype {leaf.dtype} at {leaf.name}, as its space says, got "
         f"{describe(value)}. Return what observation_space declares, or declare what you return."

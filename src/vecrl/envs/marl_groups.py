@@ -40,6 +40,8 @@ def check_marl_grouping(group_map: Mapping[str, Sequence[str]], agent_names: Seq
 
     >>> check_marl_grouping({"cats": ["tom"], "mice": ["jerry"]}, ["tom", "jerry"])
     """
+    if not agent_names:
+        raise ValueError("Expected one agent or more, got none.")
     empty = [name for name, group in group_map.items() if not group]
     if empty:
         raise ValueError(f"Expected every group to have an agent, got the empty groups {empty}. Omit them.")

@@ -343,7 +343,7 @@ class _StepBuffer:
         if self._contiguous or self._out is not None:
             result = self._stack_steps()
         else:
-            result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim)
+            result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim, stack_dim_name="time")
         names = list(result.names)
         if names[self._dim] != "time":
             names[self._dim] = "time"

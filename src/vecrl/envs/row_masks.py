@@ -8,7 +8,7 @@ not selected keep their old entries, or get zeros if they had none. This module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,13 @@ from tensordict import (
     NonTensorStack,
     TensorDict,
     TensorDictBase,
+    is_non_tensor,
     is_tensor_collection,
 )
 from torch import Tensor
 
 from ..errors import SpaceError
+from ..specs.shape_ops import has_shape
 from .done_flags import any_true, reduce_to_rows
 from .keys import Key, Prefix, join_key, split_key
 
@@ -45,8 +47,16 @@ class RowMasks:
             self.masks = {prefix: mask for prefix, mask in masks.items() if not _is_overridden(prefix, masks)}
 
     @classmethod
-    def from_tensordict(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> RowMasks:
+    def from_tensordict(
+        cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix], shapes: Mapping[Prefix, Sequence[int]] = {}
+    ) -> RowMasks:
         """Reads the masks named `name` ("_reset" or "_step") from `td`.
+
+        Args:
+            td: the TensorDict.
+            name: the name of the masks.
+            prefixes: the prefixes of done flags.
+            shapes: the shapes of done flags after the batch size, by prefix, for those that `td` does not have.
 
         Raises:
             SpaceError: if a mask has no done flags beside it, is not bool, or has another shape than the flags.
@@ -57,7 +67,7 @@ class RowMasks:
             if prefix not in prefixes:
                 done_keys = [join_key(p, "done") for p in prefixes]
                 raise SpaceError(f"Expected a mask beside one of the done flags {done_keys}, got {key!r}.")
-            masks[prefix] = _validate_mask(td.get(key), key, td, prefix)
+            masks[prefix] = _validate_mask(td.get(key), key, td, prefix, shapes.get(prefix))
         return cls(masks, prefixes)
 
     def __bool__(self) -> bool:
@@ -91,15 +101,23 @@ class RowMasks:
 
         Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new one.
         """
+        return self._select_in(new, old, ())
+
+    def _select_in(self, new: Any, old: Any, place: Prefix) -> Any:
+        """Merges as `select` does; `place` is the path of `new` in the root."""
         if isinstance(new, LazyStackedTensorDict):
-            return self._select_per_row(new, old)
-        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
-            mask = self.for_key(key)
-            if mask is None:
-                mask = self._mask_for_shared_entry(split_key(key)[0], new)
+            return self._select_per_row(new, old, place)
+        for key, new_value in list(_leaves_and_stacks(new, ())):
+            prefix, name = split_key(key)
+            path, old_value = (*place, *prefix, name), None if old is None else old.get(key, None)
+            if is_tensor_collection(new_value) and not is_non_tensor(new_value):
+                new.set(key, self._select_per_row(new_value, old_value, path))
+                continue
+            mask = self.for_key(path)
+            if mask is None and not place:
+                mask = self._mask_for_shared_entry(prefix, new)
             if mask is not None:
-                old_value = None if old is None else old.get(key, None)
-                new.set(key, _select_value(mask, new.get(key), old_value, key))
+                new.set(key, _select_value(mask, new_value, old_value, key))
         return new
 
     def _mask_for_shared_entry(self, prefix: Prefix, td: TensorDictBase) -> Tensor | None:
@@ -116,13 +134,16 @@ class RowMasks:
         row_masks = [reduce_to_rows(mask, mask.shape[:dims], True) for mask in masks_below if mask is not None]
         return torch.stack(row_masks).all(0) if row_masks else None
 
-    def _select_per_row(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
+    def _select_per_row(self, new: LazyStackedTensorDict, old: Any, place: Prefix) -> TensorDictBase:
         dim = new.stack_dim
         old_rows = [None] * len(new.tensordicts) if old is None else old.unbind(dim)
         merged_rows: list[TensorDictBase] = []
         for i, (new_row, old_row) in enumerate(zip(new.unbind(dim), old_rows, strict=True)):
-            masks = RowMasks({prefix: mask.select(dim, i) for prefix, mask in self.masks.items()}, self._prefixes)
-            merged_rows.append(masks.select(new_row, old_row))
+            row_masks = {
+                prefix: mask.select(dim, i) if prefix[: len(place)] == place else mask
+                for prefix, mask in self.masks.items()
+            }
+            merged_rows.append(RowMasks(row_masks, self._prefixes)._select_in(new_row, old_row, place))
         return stack_lazily(merged_rows, dim)
 
 
@@ -194,21 +215,37 @@ def is_leaf(cls: type) -> bool:
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
 
 
-def _validate_mask(mask: object, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
+def _leaves_and_stacks(td: Any, prefix: Prefix) -> Iterator[tuple[Key, Any]]:
+    """Yields the keys and values of the leaves of a TensorDict, and of lazy stacks in it instead of their leaves."""
+    for name, value in td.items():
+        is_stack = isinstance(value, LazyStackedTensorDict)
+        if isinstance(value, Tensor) or is_stack or is_non_tensor(value) or not is_tensor_collection(value):
+            yield join_key(prefix, name), value
+        else:
+            yield from _leaves_and_stacks(value, (*prefix, name))
+
+
+def _validate_mask(
+    mask: object, key: Key, td: TensorDictBase, prefix: Prefix, done_shape: Sequence[int] | None
+) -> Tensor:
     sub_td = td.get(prefix) if prefix else td
     shape = sub_td.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise SpaceError(f"Expected {key!r} to be a bool tensor, got {mask!r}.")
     done = td.get(join_key(prefix, "done"), None)
-    if mask.shape[: len(shape)] != shape or not _has_done_shape(mask, done):
-        expected, actual = tuple(shape if done is None else done.shape), tuple(mask.shape)
+    if done is not None:
+        done_shape = done.shape
+    elif done_shape is not None:
+        done_shape = (*td.batch_size, *done_shape)
+    if mask.shape[: len(shape)] != shape or not _has_done_shape(mask, done_shape):
+        expected, actual = tuple(shape if done_shape is None else done_shape), tuple(mask.shape)
         raise SpaceError(f"Expected {key!r} to have the shape {expected} of the done flags beside it, got {actual}.")
     return mask
 
 
-def _has_done_shape(mask: Tensor, done: Tensor | None) -> bool:
-    """Returns whether a mask has the shape of the done flags, or fewer trailing dimensions, or one more of size 1."""
-    return done is None or mask.shape == (*done.shape, 1)[: mask.ndim]
+def _has_done_shape(mask: Tensor, shape: Sequence[int] | None) -> bool:
+    """Returns whether a mask has the shape of done flags, or fewer trailing dimensions, or one more of size 1."""
+    return shape is None or has_shape(mask.shape, (*shape, 1)[: mask.ndim])
 
 
 def _select_value(mask: Tensor, new: Any, old: Any, key: Key) -> Any:

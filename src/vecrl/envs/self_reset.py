@@ -28,7 +28,7 @@ class SelfResetBuffer:
         fill_values: for floats, for integers (0 if the dtype cannot hold the value) and for bools.
     """
 
-    def __init__(self, replace: bool, fill_values: tuple[float, int, bool] = (math.nan, 0, False)):
+    def __init__(self, replace: bool, fill_values: tuple[float, int, bool] = (math.nan, -1, False)):
         self._replace = replace
         self._fill_values = fill_values
         self._pending: Flags = {}

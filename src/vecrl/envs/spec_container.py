@@ -137,6 +137,11 @@ class SpecContainer(SpecStore):
         groups, spec = zip(self._done_keys_by_prefix.items(), self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
+    @derived
+    def _done_shapes(self) -> dict[Prefix, torch.Size]:
+        """The shape of "done" after the batch size, by its prefix."""
+        return {prefix: shape for prefix, _, shape in self._flag_groups}
+
     @property
     def reset_keys(self) -> list[Key]:
         """The keys of the masks of a partial reset, which are beside the done flags."""

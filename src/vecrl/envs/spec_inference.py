@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, is_tensorclass
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
@@ -25,10 +25,10 @@ ResetAndStep = tuple[Callable[[TensorDictBase | None], TensorDictBase], Callable
 def make_composite_from_td(
     data: TensorDictBase, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
 ) -> Composite:
-    """Returns unbounded specs with the shapes, dtypes and devices of `data`.
+    """Returns unbounded specs with the shapes, dtypes, devices and tensorclasses of `data`.
 
     Args:
-        data: any TensorDict, also with nested and non-tensor entries.
+        data: any TensorDict or tensorclass, also with nested and non-tensor entries.
         unsqueeze_null_shapes: give tensors of shape `()` the shape `(1,)`.
         dynamic_shape: use -1 for all sizes after the batch dimensions.
 
@@ -38,6 +38,9 @@ def make_composite_from_td(
     (torch.Size([3, 2]), 'NonTensor')
     """
     entries: dict[str, TensorSpec] = {}
+    data_cls = type(data) if is_tensorclass(data) else None
+    if data_cls is not None:
+        data = data.to_tensordict()  # in which fields that are no tensors are non-tensor data
     for name in data.keys():  # noqa: SIM118 -- a TensorDict iterates over its rows
         value: Any = data.get(name)
         if is_non_tensor(value):
@@ -48,7 +51,7 @@ def make_composite_from_td(
             )
         else:
             entries[name] = _unbounded_like(value, data.batch_dims, unsqueeze_null_shapes, dynamic_shape)
-    return Composite(entries, shape=data.shape, device=data.device)
+    return Composite(entries, shape=data.shape, device=data.device, data_cls=data_cls)
 
 
 def _unbounded_like(value: torch.Tensor, batch_dims: int, unsqueeze: bool, dynamic_shape: bool) -> TensorSpec:

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from ..errors import SpaceError
-from ..specs import Categorical, Composite, TensorSpec, Unbounded
-from ..specs.base import device_of
+from ..specs import Categorical, Composite, TensorSpec
+from ..specs.base import device_of, foreign_spec_hint
 from ..specs.shape_ops import as_size
+from .construction import EnvMeta
 from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key, split_key
 
 Value = TypeVar("Value")
@@ -53,7 +54,7 @@ class derived(Generic[Value]):
             return self
         value = self._make(owner)
         if owner.is_spec_locked:
-            owner.__dict__[self._name] = value
+            vars(owner)[self._name] = value
         return value
 
 
@@ -93,13 +94,15 @@ class SpecProperty:
         owner._set_full(self._name, spec)
 
 
-class SpecStore(nn.Module):
+class SpecStore(nn.Module, metaclass=EnvMeta):
     """Holds the five specs of an environment, and caches the values derived from them.
+
+    A subclass may set specs before it calls `super().__init__()`, and edit them until its own `__init__` returns.
 
     Args:
         device: the device of inputs and outputs; None if it is not fixed.
         batch_size: the leading dimensions of every spec's shape.
-        locked: whether the specs are locked, so that cached keys stay valid.
+        locked: whether the specs are locked after the construction, so that cached keys stay valid.
     """
 
     auto_complete_done_specs = True
@@ -126,14 +129,34 @@ class SpecStore(nn.Module):
     full_reward_spec_unbatched = SpecProperty("reward", full=True, unbatched=True)
     full_done_spec_unbatched = SpecProperty("done", full=True, unbatched=True)
 
+    _locked = False
+    _lock_after_init = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        env = super().__new__(cls)
+        vars(env).update(_specs={}, _cache={}, _dependents=_DependentEnvs())
+        return env
+
     def __init__(self, device: Device, batch_size: Sequence[int] | int | None, locked: bool):
         super().__init__()
         self._device = None if device is None else device_of(device)
         self._batch_size = as_size(() if batch_size is None else batch_size)
-        self._locked = locked
-        self._specs: dict[str, Composite] = {}
-        self._cache: dict[Hashable, Any] = {}
-        self._dependents = _DependentEnvs()
+        self._lock_after_init = locked
+        self._specs: dict[str, Composite]
+        self._cache: dict[Hashable, Any]
+        self._dependents: _DependentEnvs
+        for name, spec in list(self._specs.items()):  # those that were set before
+            self._set_full(name, spec)
+
+    def _complete_init(self, *, spec_locked: bool | None = None) -> None:
+        """Completes the construction after the `__init__` of the environment's class has returned.
+
+        Args:
+            spec_locked: whether to lock the specs; None for what the constructor of `SpecStore` was given.
+        """
+        if self.auto_complete_done_specs and "done" in self._specs:
+            _add_missing_flags(self._specs["done"])
+        self.set_spec_lock_(self._lock_after_init if spec_locked is None else spec_locked)
 
     @property
     def batch_size(self) -> torch.Size:
@@ -190,7 +213,7 @@ class SpecStore(nn.Module):
         """Deletes everything cached from the specs. Setting a spec calls this method."""
         self._cache.clear()
         for name in self._derived_names:
-            self.__dict__.pop(name, None)
+            vars(self).pop(name, None)
         for dependent in self._dependents:
             dependent.empty_cache()
 
@@ -210,9 +233,7 @@ class SpecStore(nn.Module):
     def _default_spec(self, name: str) -> Composite:
         shape = (*self.batch_size, 1)
         leaves: dict[str, TensorSpec] = {}
-        if name == "reward":
-            leaves = {"reward": Unbounded(shape, device=self.device)}
-        elif name == "done":
+        if name == "done":
             leaves = {flag: Categorical(2, shape, dtype=torch.bool, device=self.device) for flag in FLAGS[:2]}
         return Composite(leaves, shape=self.batch_size, device=self.device)
 
@@ -226,11 +247,15 @@ class SpecStore(nn.Module):
 
     def _set_full(self, name: str, spec: object) -> None:
         if not isinstance(spec, TensorSpec):
-            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, got {type(spec).__name__}.")
+            actual = f"{type(spec).__name__}{foreign_spec_hint(spec)}"
+            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, got {actual}.")
         if not isinstance(spec, Composite):
-            if name in ("observation", "state"):
+            if name == "state":
                 raise TypeError(f"Expected {name}_spec to be a Composite with one key per entry, got {spec!r}.")
-            spec = Composite({name: spec}, shape=self.batch_size)
+            spec = Composite({name: spec})
+        if "_batch_size" not in vars(self):  # before `__init__`, which sets the spec again
+            self._specs[name] = spec
+            return
         spec = self._with_batch_size(name, spec.clone())
         if name == "done" and self.auto_complete_done_specs:
             _add_missing_flags(spec)

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    TensorDictBase,
+    is_non_tensor,
+    is_tensor_collection,
+    is_tensorclass,
+)
 from torch import Tensor
 
 from ..errors import SpaceError
@@ -83,10 +90,6 @@ def make_step_mdp(
                 f"Expected the result of a step, with entries under 'next', got a TensorDict with "
                 f"{sorted_keys(tensordict)}."
             )
-        lazy_stack = tensordict if isinstance(tensordict, LazyStackedTensorDict) else next_td
-        if isinstance(lazy_stack, LazyStackedTensorDict):  # its entries may have no common shape
-            dim = lazy_stack.stack_dim
-            return stack_lazily([apply_rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if root_select == () else tensordict.select(*root_select, strict=False)
         return _merge_tree(root, next_td, skip_root, skip_next, keep_tree)
 
@@ -109,6 +112,12 @@ def _merge_tree(
         skip_overlay: keys to omit from `overlay`.
         keep_tree: the only keys to take from `overlay`, in addition to those of `base`; None for all.
     """
+    lazy_stack = next((td for td in (overlay, base) if isinstance(td, LazyStackedTensorDict)), None)
+    if lazy_stack is not None:  # its entries may have no common shape
+        dim, absent = lazy_stack.stack_dim, [None] * len(lazy_stack.tensordicts)
+        base_rows, overlay_rows = (absent if td is None else td.unbind(dim) for td in (base, overlay))
+        rows = zip(base_rows, overlay_rows, strict=True)
+        return stack_lazily([_merge_tree(*row, skip_base, skip_overlay, keep_tree) for row in rows], dim)
     entries: dict[str, Any] = {}
     value: Any
     shape = base if overlay is None else overlay
@@ -128,11 +137,19 @@ def _merge_tree(
                 sub_keep = None if sub_keep is True else sub_keep or _EMPTY_TREE
             if not isinstance(value, Tensor) and _is_branch(value):
                 base_value = entries.get(name) if source is overlay else None
-                value = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
-                if (sub_skip or sub_keep is not None) and value.is_empty():  # all of its entries were skipped
+                merged = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
+                if merged.is_empty():
                     continue
+                value = _as_class_of(value, merged)
             entries[name] = value
     return TensorDict(entries, shape.batch_size, device=shape.device)
+
+
+def _as_class_of(value: Any, merged: TensorDictBase) -> Any:
+    """Returns merged entries in the class of `value`, a TensorDict or a tensorclass; if it has its fields."""
+    if not is_tensorclass(value) or set(merged.keys()) != set(value.keys()):
+        return merged
+    return type(value).from_tensordict(merged)
 
 
 def leaves_of(*specs: Composite) -> list[Key]:

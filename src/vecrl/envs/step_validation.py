@@ -5,15 +5,18 @@ This module knows TensorDicts and the keys of an environment; it must not know h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError, VecrlError
-from ..specs import TensorSpec
-from .keys import Key, sorted_keys, split_key
+from ..specs import Composite, StackedComposite, TensorSpec
+from ..specs.composite_mapping import entries_of
+from .keys import Key, Prefix, join_key, sorted_keys, split_key
 from .spec_container import SpecContainer
 
 
@@ -87,21 +90,30 @@ def check_first_step(env: SpecContainer, next_td: TensorDictBase) -> None:
     """
     if "first_step_checked" in env._cache or isinstance(next_td, LazyStackedTensorDict):
         return
-    lines_found: list[str] = []
-    for name in ("observation", "reward", "done"):
-        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
-            value = next_td.get(key, None)
-            if isinstance(value, torch.Tensor):
-                batch = value.shape[: next_td.batch_dims]
-                reason = form_difference(spec, (*batch, *spec.shape[env.ndim :]), value, True)
-                lines_found += [] if reason is None else [f"  {key!r} ({name}_spec): {reason}"]
-    if lines_found:
-        lines = "\n".join(lines_found)
+    lines = "\n".join(_form_differences(env, ("observation", "reward", "done"), next_td))
+    if lines:
+        hint = " Flags are bool: return done.bool()." if "(done_spec): expected dtype torch.bool" in lines else ""
         raise SpaceError(
             f"Expected {type(env).__name__} to return what its specs say, got these differences:\n{lines}\n"
-            "Correct the specs or the results."
+            f"Correct the specs or the results.{hint}"
         )
     env._cache["first_step_checked"] = True
+
+
+def _form_differences(env: SpecContainer, names: Sequence[str], data: TensorDictBase) -> list[str]:
+    """Returns a line per tensor with another shape, dtype or device than in the specs of these names."""
+    lines: list[str] = []
+    for name in names:
+        for key, spec, value in leaf_values(env, name, data):
+            reason = form_difference(spec, value, True) if isinstance(value, torch.Tensor) else None
+            lines += [] if reason is None else [f"  {key!r} ({name}_spec): {reason}"]
+    return lines
+
+
+def flag_error(env: SpecContainer, data: TensorDictBase, error: SpaceError) -> SpaceError:
+    """Returns the error for a done flag of a wrong shape, with the wrong entries from which it may be computed."""
+    lines = _form_differences(env, ("observation",), data)
+    return SpaceError("\n".join([f"{error} These entries differ from their specs too:", *lines])) if lines else error
 
 
 def no_action(key: Key) -> SpaceError:
@@ -130,17 +142,13 @@ def check_actions(env: SpecContainer, data: TensorDictBase, check_shapes: bool) 
         KeyError: if actions are missing.
         SpaceError: if an action has another shape than its spec.
     """
-    missing = [key for key in env.action_keys if data.get(key, None) is None]
+    actions = list(leaf_values(env, "action", data))
+    missing = list(dict.fromkeys(key for key, _, value in actions if value is None))
     if missing:
-        available = list(data.keys(include_nested=True, leaves_only=True))
-        raise KeyError(f"Expected the policy to write actions at {missing}, got only {available}.")
-    if not check_shapes or isinstance(data, LazyStackedTensorDict):
-        return
-    for key in env.action_keys:
-        value, spec = data.get(key), env.full_action_spec[key]
-        shape = (*data.batch_size, *spec.shape[env.ndim :])
-        if isinstance(value, torch.Tensor) and not _shape_matches(value.shape, shape):
-            raise wrong_action(key, value, shape, spec.domain)
+        raise KeyError(f"Expected the policy to write actions at {missing}, got only {sorted_keys(data)}.")
+    for key, spec, value in actions if check_shapes else ():
+        if isinstance(value, torch.Tensor) and not _shape_matches(value.shape, spec.shape):
+            raise wrong_action(key, value, spec.shape, spec.domain)
 
 
 def check_all_actions(env: SpecContainer, actions: torch.Tensor) -> None:
@@ -164,12 +172,40 @@ def _shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return len(actual) == len(shape) and all(size in (-1, c) for c, size in zip(actual, shape, strict=True))
 
 
-def form_difference(spec: TensorSpec, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
+def leaf_values(env: SpecContainer, name: str, data: TensorDictBase) -> Iterator[tuple[Key, TensorSpec, Any]]:
+    """Yields the key, the spec and the value of each leaf that the environment's spec `name` declares.
+
+    The spec has the batch size of `data`. Leaves of lazy stacks have no common shape, so those of each element are
+    yielded. The value is None if it is missing.
+    """
+    spec = env._full(name)
+    if not env.batch_locked:
+        spec = spec.expand(*data.batch_size[: data.batch_dims - env.batch_dims], *spec.shape)
+    return _leaf_values(spec, data, ())
+
+
+def _leaf_values(spec: Composite, data: Any, prefix: Prefix) -> Iterator[tuple[Key, TensorSpec, Any]]:
+    is_stacked = isinstance(spec, StackedComposite)
+    if is_stacked or (isinstance(data, LazyStackedTensorDict) and data.stack_dim < spec.ndim):
+        dim = spec.stack_dim if is_stacked else data.stack_dim
+        rows = repeat(None) if data is None else data.unbind(dim)
+        for row_spec, row in zip(spec.unbind(dim), rows, strict=data is not None):
+            yield from _leaf_values(row_spec, row, prefix)
+        return
+    for name, entry in entries_of(spec).items():
+        value = None if data is None else data.get(name, None)
+        if isinstance(entry, Composite):
+            yield from _leaf_values(entry, value, (*prefix, name))
+        elif entry is not None:
+            yield join_key(prefix, name), entry, value
+
+
+def form_difference(spec: TensorSpec, value: torch.Tensor, check_dtype: bool) -> str | None:
     """Returns how the dtype, shape or device of a value differs from its spec; None if it does not."""
     if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
         return f"expected dtype {spec.dtype}, found {value.dtype}"
-    if not _shape_matches(value.shape, shape):
-        return f"expected shape {tuple(shape)}, found {tuple(value.shape)}"
+    if not _shape_matches(value.shape, spec.shape):
+        return f"expected shape {tuple(spec.shape)}, found {tuple(value.shape)}"
     if spec.device is not None and value.device != spec.device:
         return f"expected device {spec.device}, found {value.device}"
     return None

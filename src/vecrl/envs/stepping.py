@@ -7,6 +7,7 @@ environments.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -15,9 +16,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..errors import ClosedError, SpaceError
+from ..errors import ClosedError, LockedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
+from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Prefix, join_key
@@ -28,7 +30,7 @@ from .shared_entries import copy_shared_entries
 from .spec_container import SpecContainer
 from .spec_store import Device, derived
 from .step_mdp import leaves_of, make_step_mdp
-from .step_validation import check_result, missing_input_error, reshape_reward
+from .step_validation import check_result, flag_error, missing_input_error, reshape_reward
 
 _bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
 _STATE_FACT_SPECS = ("observation", "action")
@@ -37,8 +39,10 @@ _STATE_FACT_SPECS = ("observation", "action")
 class SteppedEnv(Stateful, SpecContainer):
     """The base of `EnvBase`: everything that a reset and a step need. Its arguments are those of `EnvBase`."""
 
-    batch_locked = True
-    supports_set_state = False
+    _batch_locked = True
+    _supports_set_state = False
+    run_type_checks = False
+    _converts_actions = False  # whether `_step` takes actions of any dtype
     _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
 
     def __init__(
@@ -56,18 +60,46 @@ class SteppedEnv(Stateful, SpecContainer):
         self.run_type_checks = run_type_checks
         self.is_closed = False
         self._allow_done_after_reset = allow_done_after_reset
-        replace = auto_reset_replace is None or auto_reset_replace
-        self._self_reset = SelfResetBuffer(replace) if auto_reset else None
+        self._self_reset: SelfResetBuffer | None = None
+        if auto_reset:
+            self._set_auto_reset(auto_reset_replace is None or auto_reset_replace)
+
+    def _complete_init(
+        self, *, spec_locked: bool | None = None, auto_reset: bool = False, auto_reset_replace: bool | None = None
+    ) -> None:
+        if auto_reset:
+            self._set_auto_reset(auto_reset_replace is None or auto_reset_replace)
+        super()._complete_init(spec_locked=spec_locked)
+
+    def _set_auto_reset(self, replace: bool) -> None:
+        """Declares that the simulator resets itself; `replace` is the argument `auto_reset_replace`."""
+        self._self_reset = SelfResetBuffer(replace)
+
+    @property
+    def batch_locked(self) -> bool:
+        """Whether only TensorDicts of the batch size are accepted. A subclass sets `_batch_locked`."""
+        return self._batch_locked
+
+    @batch_locked.setter
+    def batch_locked(self, value: bool) -> None:
+        raise LockedError(
+            f"Expected no change of batch_locked, got {value!r}. It belongs to the class: set _batch_locked in it."
+        )
+
+    @property
+    def supports_set_state(self) -> bool:
+        """Whether `reset` can start from the state in its TensorDict. A subclass sets `_supports_set_state`."""
+        return self._supports_set_state
 
     # -- methods that a subclass defines
 
     @_bypassed
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        raise NotImplementedError(f"{type(self).__name__} has no _reset.")
+    @abstractmethod
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase: ...
 
     @_bypassed
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        raise NotImplementedError(f"{type(self).__name__} has no _step.")
+    @abstractmethod
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase: ...
 
     @bypassed_by("_unwrapped_gym")
     def _set_seed(self, seed: int | None) -> None:
@@ -123,7 +155,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
-            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes)
+            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes, self._done_shapes)
             if masks and self._none_selected(masks):
                 completed, noop_step = self._complete_flags(tensordict), self._noop_step
                 return self._drop_reset_masks(
@@ -202,7 +234,7 @@ class SteppedEnv(Stateful, SpecContainer):
         mask = tensordict.get("_step", None)
         if mask is None:
             return self._with_next(tensordict, self._step_and_complete(tensordict))
-        masks = RowMasks.from_tensordict(tensordict, "_step", [()])
+        masks = RowMasks.from_tensordict(tensordict, "_step", [()], self._done_shapes)
         tensordict.pop("_step")
         if self._none_selected(masks):
             next_td = self._noop_step(tensordict)
@@ -238,7 +270,13 @@ class SteppedEnv(Stateful, SpecContainer):
         keys = next_td.keys(True, True, is_leaf=is_leaf)
         return next_td.update(tensordict.select(*keys, strict=False))
 
+    @derived
+    def _integral_actions(self) -> Dtypes:
+        return [] if self._converts_actions else integral_entries(self.full_action_spec)
+
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._integral_actions:
+            tensordict = with_exact_dtypes(tensordict, self._integral_actions)
         try:
             next_td = self._step(tensordict)
         except (KeyError, AttributeError, TypeError) as error:
@@ -263,8 +301,11 @@ class SteppedEnv(Stateful, SpecContainer):
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds missing done flags: "done" is the union of the others, "terminated" equals a lone "done"."""
         if not has_all_flags(tensordict, self._flags):
-            for group in self._flag_groups:
-                fill_flags(tensordict, *group)
+            try:
+                for group in self._flag_groups:
+                    fill_flags(tensordict, *group)
+            except SpaceError as error:
+                raise flag_error(self, tensordict, error) from error
         return tensordict
 
     @_bypassed

@@ -17,14 +17,17 @@ from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
 from .keys import FLAGS, Key, join_key, split_key
+from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .spec_container import SpecContainer
 from .spec_inference import make_composite_from_td
 from .step_mdp import step_mdp
 
 __all__ = [
     "ExplorationType",
+    "MarlGroupMapType",
     "RandomPolicy",
     "check_env_specs",
+    "check_marl_grouping",
     "exploration_type",
     "get_available_libraries",
     "make_composite_from_td",

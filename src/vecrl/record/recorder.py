@@ -15,6 +15,7 @@ from torch import Tensor
 from ..envs.keys import Key
 from ..envs.step_mdp import as_keys
 from ..envs.transforms.base import ObservationTransform, StatelessTransform
+from ..snapshot.atomic_write import atomic_file
 from ..specs import Composite, NonTensor, Unbounded
 from .loggers import Logger
 from .raw_tensor import RawTensor
@@ -207,12 +208,8 @@ class TensorDictRecorder(StatelessTransform):
         data = TensorDict({}, [self._length, *self._batch_size])
         for key, column in self._columns.items():
             data.set(key, column.read() if isinstance(column, RawTensor) else torch.stack(column))
-        draft = path.with_name(f".{path.name}.draft")
-        try:
-            torch.save(data, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with atomic_file(path) as file:
+            torch.save(data, file)
         for column in self._columns.values():
             if isinstance(column, RawTensor):
                 column.remove()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..snapshot.atomic_write import replace_file
 from .raw_tensor import RawTensor
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov", ".gif", ".png", ".pt", ".memmap")
@@ -113,7 +114,7 @@ class VideoWriter:
             sink.close()
             if self.num_frames:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._draft.replace(self.path)
+                replace_file(self._draft, self.path)
         finally:
             self._draft.unlink(missing_ok=True)
         return self.path if self.num_frames else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engine.simulator import ObjectRows, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ..engine.space_layout import AnySpace, Layout, Tree, check_element
-from ..errors import SpaceError
+from ..errors import OutOfSpecError, SpaceError
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
@@ -84,7 +84,7 @@ class GymnasiumSimulator:
                 if expected == actual or (not must_equal and Layout(expected).leaves == Layout(actual).leaves):
                     continue
                 text = f"its {name} is {actual}, expected {expected}, as the first environment has."
-                failures.append((row, SpaceError(text)))
+                failures.append((row, OutOfSpecError(text)))
                 break
         if failures:
             close_all(self.envs)

@@ -164,14 +164,15 @@ class HeterogeneousSimulator(GymnasiumSimulator):
 
 
 class _DuckTypedFactory:
-    """Constructs an environment, in a `DuckTypedEnv` if it is not of gymnasium."""
+    """Constructs an environment, in a `DuckTypedEnv` if it is not of gymnasium or does not declare its spaces."""
 
     def __init__(self, make: Callable[[], object]):
         self.make = make
 
     def __call__(self) -> Any:
         env = self.make()
-        if isinstance(env, gymnasium.Env) or not callable(getattr(env, "step", None)):
+        has_spaces = hasattr(env, "observation_space") and hasattr(env, "action_space")
+        if (isinstance(env, gymnasium.Env) and has_spaces) or not callable(getattr(env, "step", None)):
             return env  # the caller reports an environment without `step`
         return DuckTypedEnv(env)
 

@@ -6,17 +6,28 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 
 def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
-    """Writes `pieces` of bytes to a temporary file beside `path`, which is renamed once its contents are on the disk.
+    """Writes `pieces` of bytes as the file `path`, by `atomic_file`.
 
-    The temporary file is locked while it is written. Temporary files without a lock, which killed writers left behind,
-    are removed.
+    Raises:
+        OSError: the file cannot be written; an existing file is not changed.
+    """
+    with atomic_file(path) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a temporary file beside `path`, which is renamed at the end of the context, once it is on the disk.
+
+    It is locked while it is open. Temporary files without a lock, which killed writers left behind, are removed.
 
     Raises:
         OSError: the file cannot be written; an existing file is not changed.
@@ -30,14 +41,19 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memo
     file, temp_path = _open_temp_file(path)
     try:
         with file:
-            for piece in pieces:
-                file.write(piece)
+            yield file
             file.flush()
-            os.fsync(file.fileno())
-            os.replace(temp_path, path)
+            replace_file(temp_path, path)
     except BaseException:
         temp_path.unlink(missing_ok=True)
         raise
+
+
+def replace_file(draft: Path, path: Path) -> None:
+    """Renames a complete file to `path`, in the same file system, once its contents are on the disk."""
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(draft, path)
     _sync_folder(path.parent)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
+from .exact_cast import cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 
@@ -57,12 +58,21 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
     return torch_dtype
 
 
+def foreign_spec_hint(value: object) -> str:
+    """Returns the end of a message about a value that is no spec: where to import the class of a TorchRL spec from."""
+    cls = type(value)
+    return (
+        f" of {cls.__module__}. Import {cls.__name__} from vecrl.specs" if cls.__module__.startswith("torchrl") else ""
+    )
+
+
 class TensorSpec(ShapeMethods):
     """The shape, dtype and device of a tensor (or another value), and which values it may have.
 
     Methods return new specs and do not change this one, except `update_mask`, `clear_device_` and the methods of
     `Composite` that change entries. Nothing is cached, so nothing can be stale.
-    `torch.stack`, `unsqueeze`, `squeeze`, `flatten`, `unflatten`, `reshape`, `unbind` and `broadcast_to` take specs.
+    `torch.stack`, `unsqueeze`, `squeeze`, `flatten`, `unflatten`, `reshape`, `permute`, `index_select`, `unbind`,
+    `broadcast_to` and `clone` take specs.
 
     Attributes:
         shape: of a value, batch dimensions included; -1 where a size is not fixed.
@@ -263,10 +273,15 @@ class TensorSpec(ShapeMethods):
         )
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Converts a value to the NumPy form that environments take; `safe` checks it with `assert_is_in` first."""
+        """Converts a value to the NumPy form that environments take; `safe` checks it with `assert_is_in` first.
+
+        Raises:
+            SpaceError: the spec has integers or flags, and the value has numbers that its dtype cannot hold.
+        """
         if safe:
             self.assert_is_in(val)
-        return val.detach().cpu().numpy()
+        val = val.detach()
+        return (val if self.dtype in (None, val.dtype) else cast_exactly(val, self.dtype)).cpu().numpy()
 
     def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects from `tensor_to_index` with `index`, a value of this spec. Only categorical specs can do this."""

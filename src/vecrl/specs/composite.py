@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from .base import Device, TensorSpec, as_device
+from .base import Device, TensorSpec, as_device, foreign_spec_hint
 from .composite_mapping import Entries, SpecMapping, copy_with_shape, entries_of, key_path
 from .composite_values import get_entry, has_entry, is_tensordict, put
 from .shape_methods import rearrange_batch
@@ -49,7 +49,7 @@ class Composite(SpecMapping):
     """
 
     _kind = "Composite"
-    _fields = ("_specs", "_shape", "_device", "data_cls", "_names")
+    _fields = ("_specs", "_shape", "_device", "data_cls")
     dtype = None
 
     def __init__(
@@ -65,7 +65,8 @@ class Composite(SpecMapping):
         **kwargs: TensorSpec | Entries | None,
     ):
         if not isinstance(specs, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpaceError(f"Expected a mapping of keys to specs, got {specs!r:.80}.")
+            actual = type(specs).__name__ if foreign_spec_hint(specs) else f"{specs!r:.80}"
+            raise SpaceError(f"Expected a mapping of keys to specs, got {actual}{foreign_spec_hint(specs)}.")
         self._shape = as_size(() if shape is None else shape)
         self._device = None if device is None else as_device(device)
         self.data_cls = data_cls
@@ -74,6 +75,10 @@ class Composite(SpecMapping):
         self._specs: dict[str, TensorSpec | None] = {}
         for key, spec in {**(specs or {}), **kwargs}.items():
             self.set(key, spec)
+
+    def _set_entry(self, name: str, spec: TensorSpec | None) -> None:
+        super()._set_entry(name, spec)
+        _pass_names(self._names, spec)
 
     # -- shape, device and names
 
@@ -106,12 +111,14 @@ class Composite(SpecMapping):
 
     @property
     def names(self) -> Names:
-        """The names of the batch dimensions; None for a dimension without a name."""
+        """The names of the batch dimensions, None for one without a name. Nested Composites get them too."""
         return list(self._names)
 
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
         self._names = _validate_names(names, self.ndim)
+        for spec in self._entries().values():
+            _pass_names(self._names, spec)
 
     def refine_names(self, *names: str | EllipsisType | None) -> Self:
         """Names dimensions that have no name and returns self; `...` stands for dimensions that do not change."""
@@ -124,7 +131,7 @@ class Composite(SpecMapping):
             old not in (None, new) for old, new in zip(self._names, refined, strict=True)
         ):
             raise SpaceError(f"Cannot refine the names {self._names} to {refined}: only None can be replaced.")
-        self._names = refined
+        self.names = refined
         return self
 
     # -- copies, devices and shapes
@@ -334,6 +341,12 @@ class Composite(SpecMapping):
 
 def _indent(spec: object) -> str:
     return repr(spec).replace("\n", "\n    ")
+
+
+def _pass_names(names: Names, spec: TensorSpec | None) -> None:
+    """Gives a nested Composite the names of the batch dimensions that it shares with its parent."""
+    if any(names) and type(spec) is Composite:
+        spec.names = [*names, *spec.names[len(names) :]]
 
 
 def _validate_names(names: Sequence[str | None] | None, ndim: int) -> Names:

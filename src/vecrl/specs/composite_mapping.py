@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from ..errors import LockedError, SpaceError
-from .base import TensorSpec
+from .base import TensorSpec, foreign_spec_hint
 
 Key = str | tuple[str, ...]
 IsLeaf = Callable[[type], bool]
@@ -211,7 +211,10 @@ class SpecMapping(TensorSpec):
         if isinstance(spec, Mapping):
             spec = self._empty_like(spec)
         if not isinstance(spec, TensorSpec):
-            raise SpaceError(f"Expected a spec, a mapping of specs or None at {name!r}, got {spec!r:.80}.")
+            actual = type(spec).__name__ if foreign_spec_hint(spec) else f"{spec!r:.80}"
+            raise SpaceError(
+                f"Expected a spec, a mapping of specs or None at {name!r}, got {actual}{foreign_spec_hint(spec)}."
+            )
         if self.device is not None and spec.device not in (None, self.device):
             raise SpaceError(
                 f"Expected a spec on {self.device} at {name!r}, the device of the Composite, got one on {spec.device}. "
@@ -262,7 +265,7 @@ class SpecMapping(TensorSpec):
     def is_empty(self, recurse: bool = False) -> bool:
         """Whether there are no entries; with `recurse`, no leaves."""
         if not recurse:
-            return not len(self)
+            return not self._entries()
         return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
 
     def select(self, *keys: Key, strict: bool = True) -> Self:

@@ -238,9 +238,13 @@ class Choice(TensorSpec):
             problems = [choice.mismatch(val) for choice in self.choices]
             return None if None in problems else f"in none of the choices: {problems[0]}, …"
         objects = _flat_objects(val) if _is_data(val) else [val]
-        valid_objects = [obj for choice in self.choices for obj in _flat_objects(choice)]
-        invalid = next((obj for obj in objects if obj not in valid_objects), None)
-        return None if invalid is None else f"{invalid!r:.80} is none of {valid_objects}"
+        valid = [_flat_objects(choice) for choice in self.choices]
+        if all(len({*map(id, choice)}) == 1 for choice in valid):  # expanded choices: each row may have another one
+            valid = [choice[:1] for choice in valid]
+        size = len(valid[0])
+        values = [objects[start : start + size] for start in range(0, len(objects), size)]
+        invalid = next((value for value in values if value not in valid), None)
+        return None if invalid is None else f"{invalid!r:.80} is none of {valid}"
 
     def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest value of the first choice or the first object."""

@@ -32,6 +32,8 @@ _METHODS: dict[TorchFunction, str] = {
     torch.broadcast_to: "expand",
     torch.clone: "clone",
     torch.flatten: "flatten",
+    torch.index_select: "index_select",
+    torch.permute: "permute",
     torch.reshape: "reshape",
     torch.squeeze: "squeeze",
     torch.unbind: "unbind",
@@ -172,6 +174,11 @@ class ShapeMethods:
         except IndexError as error:
             raise IndexError(f"{error} The last dimension of {self!r} is one choice, and cannot be indexed.") from error
         return self._rearrange(op.with_trailing(fixed))
+
+    def index_select(self, dim: int, index: Tensor) -> Any:
+        """Returns the spec of the values at the indices `index` along `dim`, as `torch.index_select` does."""
+        dim = normalize_dim(dim, self.ndim, "index_select")
+        return self[(slice(None),) * dim + (index,)]
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         """Returns the specs of the values along `dim`, as `torch.unbind` does."""

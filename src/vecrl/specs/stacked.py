@@ -35,6 +35,11 @@ def stack_specs(tensors: Sequence[object], dim: int = 0, *, out: object = None) 
     if not all(isinstance(spec, TensorSpec) for spec in specs):
         raise SpaceError(f"Expected only specs to stack, got {', '.join(type(spec).__name__ for spec in specs)}.")
     first_spec = specs[0]
+    if len({isinstance(spec, Composite) for spec in specs}) > 1:
+        kinds = ", ".join(type(spec).__name__ for spec in specs)
+        raise SpaceError(
+            f"Expected only Composites or only other specs to stack, got {kinds}. Put all into Composites."
+        )
     dim = shape_ops.normalize_dim(dim, first_spec.ndim + 1, "stack along")
     if all(spec == first_spec for spec in specs):
         try:
@@ -99,10 +104,8 @@ class Stacked(LazyStack[TensorSpec]):
     def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Converts to an array, or to a list of arrays if their shapes differ."""
         rows = self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
-        if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
-            batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
-            return np.stack(rows, self.dim + batch)
-        return rows
+        batch_dims = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
+        return _stack_arrays(rows, self.dim + batch_dims)
 
     def type_check(self, value: Any, key: object = None) -> None:
         self.specs[0].type_check(value, key)
@@ -228,9 +231,19 @@ class StackedComposite(LazyStack[Composite], Composite):
         rows_are_views = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
         return val if rows_are_views or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
 
+    def __len__(self) -> int:
+        """Returns the number of stacked Composites."""
+        return len(self.specs)
+
+    def _unstack(self, val: Any) -> list[Any]:
+        if isinstance(val, dict):  # a result of `to_numpy`
+            val = [_row_of(val, index, self.dim) for index in range(len(self.specs))]
+        return super()._unstack(val)
+
     def to_numpy(self, val: object, safe: bool | None = None) -> Any:
-        """Converts to a list of nested dicts, one per Composite."""
-        return self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
+        """Converts to a nested dict. Arrays of unequal shapes are in lists, with None where a key is missing."""
+        batch_dims = self._dim_in(val) - self.dim if is_tensor_collection(val) else 0
+        return _stack_arrays(self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe)), self.dim + batch_dims)
 
     def type_check(self, value: object, key: object = None) -> None:
         for spec, row in zip(self.specs, self._unstack(value), strict=True):
@@ -239,3 +252,21 @@ class StackedComposite(LazyStack[Composite], Composite):
     def __repr__(self) -> str:
         body = ",\n".join(map(repr, self.specs)).replace("\n", "\n    ")
         return f"StackedComposite(\n    {body},\n    dim={self.dim})"
+
+
+def _row_of(value: Any, index: int, dim: int) -> Any:
+    """Returns one of the rows that `_stack_arrays` stacked along `dim`."""
+    if isinstance(value, dict):
+        rows = {name: _row_of(entry, index, dim) for name, entry in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {name: row for name, row in rows.items() if row is not None}  # pyright: ignore[reportUnknownVariableType]
+    return value[index] if isinstance(value, list) else np.take(value, index, dim)  # pyright: ignore[reportUnknownVariableType]
+
+
+def _stack_arrays(rows: Sequence[Any], dim: int) -> Any:
+    """Stacks arrays, or nested dicts of arrays, along `dim`; returns a list if they do not fit together."""
+    if all(isinstance(row, dict) for row in rows):
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: _stack_arrays([row.get(name) for row in rows], dim) for name in names}
+    if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
+        return np.stack(list(rows), dim)
+    return list(rows)

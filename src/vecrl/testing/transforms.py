@@ -15,8 +15,10 @@ import cloudpickle
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ..envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
+from ..envs.keys import Key
 from ..envs.transforms import Compose, Transform, TransformedEnv
 from .comparisons import assert_equal_tensordicts, error_of, seeded
 from .independent_rows import IndependentRowsEnv
@@ -85,6 +87,25 @@ class TransformConformance:
         for key in set(env.transform.in_keys).difference(env.transform.out_keys):
             if root.get(key, None) is not None and base_root.get(key, None) is not None:
                 assert torch.equal(root.get(key), base_root.get(key)), f"{key} was changed in place"
+
+    def test_tensors_are_not_written_in_place(self) -> None:
+        """The tensors that an environment returns, and those that a user gives to a step, keep their values."""
+        if self.env_class is not TransformedEnv:
+            return
+        seen: list[tuple[Key, Tensor, Tensor]] = []
+
+        def record(td: TensorDictBase) -> TensorDictBase:
+            seen.extend((key, value, value.clone()) for key, value in td.items(True, True) if isinstance(value, Tensor))
+            return td
+
+        env = TransformedEnv(self.base((0, 1, 2)), Compose(record, self.make()))
+        root = env.reset()
+        for _ in range(3):
+            with_action = env.rand_action(root)
+            record(with_action)
+            root = env.step_and_maybe_reset(with_action)[1]
+        for key, value, copied in seen:
+            assert torch.equal(value.nan_to_num(), copied.nan_to_num()), f"{key!r} was changed in place: return a copy"
 
     def test_rows_are_independent_environments(self) -> None:
         """Under any sequence of partial resets and steps, a batch equals environments of one row each."""

@@ -131,14 +131,14 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._require_open()
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
+        mask = None if mask is None else self._tensor(mask, "reset_mask")
         seeds = seeds_of(seed, self.num_envs)
-        if mask is None:
+        if mask is None or (self._needs_reset and bool(mask.all())):
             obs = self._checked.reset(seeds, options or None)
             self._reset_counters()
             self._needs_reset = False
             return obs, {}
         self._require_reset()
-        mask = self._tensor(mask, "reset_mask")
         obs = self._checked.reset_rows(mask, seeds, options)
         self._reset_counters(mask)
         return self._mask_finished(self._is_finished(), obs), {}

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
 from ..engine.space_layout import Layout
 from ..engine.worker import describe_failure
-from ..errors import SpaceError, VecrlError, WorkerError
+from ..errors import SpaceError, VecrlError, failures_to_error
 
 STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
 STATE_NAMES = ("get_state", "set_state")
@@ -129,7 +129,7 @@ class CheckedSimulator:
         failure = describe_failure(tuple(range(self.simulator.num_envs)), method, error, 0, 0)
         name = f"{type(self.simulator).__name__}.{method}"
         advice = f"One call of {name} computes all rows, so all are affected. Reset all environments to continue."
-        raise WorkerError([failure], advice=advice) from error
+        raise failures_to_error([failure], advice=advice) from error
 
     # -- checks --------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.simulator import BatchSimulator
 from ..errors import SpaceError
 from ..simulators.registry import Entry, find_entry, find_own_entry
+from ..validation import parse_optional_count
 from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchWrapper
 
@@ -271,6 +272,7 @@ def _make_single(
     assert entry.env_fn is not None
     options: Any = {"device": device, "num_workers": num_workers, "ray_options": ray_options}
     options |= {"empty_info": empty_info, "num_episodes": num_episodes}
+    num_envs = parse_optional_count("num_envs", num_envs, error=SpaceError)
     if num_envs is None:
         _reject_without_num_envs(**options, backend=not backend_entry(backend).runs_inline)
         return entry.env_fn(env_name, **kwargs)()
@@ -294,7 +296,7 @@ def _make_batched(
     **kwargs: Any,
 ) -> Any:
     """Makes one environment of a batched simulator, or a `BatchedVectorEnv`."""
-    num_envs = _one_of("num_envs", num_envs, "batch_size", batch_size)
+    num_envs = parse_optional_count("num_envs", _one_of("num_envs", num_envs, "batch_size", batch_size))
     auto_reset = _one_of("auto_reset", auto_reset, "autoreset", autoreset)
     if auto_reset is not None and not auto_reset:
         raise ValueError(

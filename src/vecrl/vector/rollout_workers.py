@@ -25,7 +25,7 @@ from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool_options import OnFailure, PoolOptions
 from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
-from ..errors import PendingError, SpaceError
+from ..errors import OutOfSpecError, PendingError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import seed_for, stream_for
 from ..validation import parse_count
@@ -84,7 +84,7 @@ class RolloutWorkers:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
         SerializationError: the policy cannot be pickled, or a factory cannot be sent to a worker process.
         ValueError: an argument is out of its range.
-        SpaceError: the spaces of the environments differ.
+        OutOfSpecError: the spaces of the environments differ.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RolloutWorkers:
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
                 self._workers.close()
-                raise SpaceError(
+                raise OutOfSpecError(
                     f"Expected the spaces {spaces} of environment 0 in all environments, but environment {start} has "
                     f"{spaces_of_other}. Give them the same spaces."
                 )

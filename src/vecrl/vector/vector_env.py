@@ -24,7 +24,7 @@ from ..engine.pool_options import OnFailure
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
-from ..errors import SpaceError, WorkerError
+from ..errors import OutOfSpecError, SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
 from ..validation import check_callables, check_length, parse_count
@@ -199,12 +199,13 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
         options = None if options is None else dict(options)
         mask = None if options is None else options.pop("reset_mask", None)
+        mask = None if mask is None else self._check_mask(mask)
         seeds = seeds_of(seed, self.num_envs)
         if mask is None:
             self._pool.reset_async(seeds, options)
             self._reset_ids = None
         else:
-            ids = self._check_mask(mask)
+            ids = np.flatnonzero(mask)
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
             self._reset_ids = ids
 
@@ -314,20 +315,22 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def _check_mask(self, mask: object) -> np.ndarray:
-        """Returns the ids of the environments that a reset mask selects."""
-        if not self._latest_obs.has_obs:
-            raise SpaceError(
-                "Expected a reset before the first reset_mask, since unselected environments keep their observations. "
-                "Call reset all first."
-            )
+    def _check_mask(self, mask: object) -> np.ndarray | None:
+        """Returns a reset mask `[n]` as an array; None for a first reset that selects all environments."""
         array = np.asarray(mask)
         if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
-            raise SpaceError(
+            raise OutOfSpecError(
                 f"Expected reset_mask to be {self.num_envs} bools, at least one of them True, "
                 f"got {array.dtype} of shape {array.shape}."
             )
-        return np.flatnonzero(array)
+        if self._latest_obs.has_obs:
+            return array
+        if not array.all():
+            raise OutOfSpecError(
+                "Expected a first reset of all environments, got a reset_mask for some of them. Unselected "
+                "environments keep their observations, so reset all first."
+            )
+        return None
 
 
 def split_env_fns(

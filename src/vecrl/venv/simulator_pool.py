@@ -16,7 +16,7 @@ from torch import Tensor
 from ..engine.env_access import InvokeKind
 from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Infos
-from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepWhere
+from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError

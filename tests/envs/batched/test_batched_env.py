@@ -1,7 +1,9 @@
 """`SerialEnv` and `ParallelEnv`: start and close, attributes, seeds, states, and copies of results."""
 
 import math
+import pickle
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -65,6 +67,24 @@ def test_attributes_and_methods_reach_all_environments(kind: Any) -> None:
         assert not hasattr(env, "_nothing")
     with pytest.raises(AttributeError, match="closed"):
         _ = env.limit
+
+
+class Chained(CountingTensorDictEnv):
+    def __init__(self, number: int = 3):
+        super().__init__()
+        self.inner = SimpleNamespace(value=number, deep=SimpleNamespace(add=lambda other: number + other))
+
+
+@BOTH
+def test_chained_attributes_reach_all_environments(kind: Any) -> None:
+    with kind(2, [partial(Chained, 3), partial(Chained, 4)]) as env:
+        assert env.inner.value == [3, 4]
+        assert env.inner.deep.add(10) == [13, 14]
+        assert [inner.value for inner in env.inner] == [3, 4]
+        assert pickle.loads(pickle.dumps(env.inner.value)) == [3, 4]
+        with pytest.raises(AttributeError, match=r"have 'inner\.nothing'"):
+            _ = env.inner.nothing
+        assert not hasattr(env.inner, "_value")
 
 
 class Watched(GymEnv):
@@ -161,9 +181,26 @@ def test_swapped_arguments_raise() -> None:
         ParallelEnv(*swapped)
 
 
-def test_fork_start_method_raises() -> None:
-    with pytest.raises(ValueError, match="locks that its threads hold"):
-        ParallelEnv(1, CountingTensorDictEnv, mp_start_method="fork")
+def test_fork_gives_a_warning_and_means_forkserver() -> None:
+    with pytest.warns(UserWarning, match="mp_start_method to be 'forkserver' or 'spawn', got 'fork'.*locks"):
+        env = ParallelEnv(1, CountingTensorDictEnv, mp_start_method="fork")
+    assert env.rollout(2).shape == (1, 2)
+    with pytest.warns(UserWarning, match="locks that its threads hold"):
+        env.configure_parallel(mp_start_method="fork")
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_threads": 0}, "num_threads to be an int of 1 or more, or None, got 0"),
+        ({"step_timeout": "a"}, "step_timeout to be a number of seconds"),
+        ({"envs_per_worker": "2"}, "envs_per_worker to be an int"),
+    ],
+)
+def test_wrong_options_raise(options: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SerialEnv(1, CountingTensorDictEnv, **options)
 
 
 def test_compatibility_arguments_are_accepted() -> None:

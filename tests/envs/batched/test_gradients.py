@@ -21,6 +21,7 @@ class Smooth(EnvBase):
         if stateful:
             self.state_spec = spec
         self.action_spec = Unbounded((*batch, 1))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.limit = limit
         self.start = torch.nn.Parameter(torch.tensor(3.0))
 

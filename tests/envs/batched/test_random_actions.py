@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, TicTacToeEnv
 from vecrl.envs.transforms import ActionMask, StepCounter, TransformedEnv
-from vecrl.specs import Binary, Categorical, Composite
+from vecrl.specs import Binary, Categorical, Composite, Unbounded
 
 
 class Masked(EnvBase):
@@ -19,6 +19,7 @@ class Masked(EnvBase):
         super().__init__()
         self.observation_spec = Composite(action_mask=Binary(options, (options,), dtype=torch.bool))
         self.action_spec = Categorical(options)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.mask = torch.arange(options) >= 2
 
     def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:

@@ -195,6 +195,7 @@ class Wide(EnvBase):
         super().__init__()
         self.observation_spec = Composite(seen=Unbounded((width,)))
         self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.first = torch.full((width,), first)
 
     def _reset(self, tensordict: Any = None) -> Any:

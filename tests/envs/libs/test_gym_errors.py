@@ -1,6 +1,7 @@
 """gymnasium environments that violate their declaration, on every way of stepping them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -46,10 +47,13 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "infos": lambda env: env.set_info_dict_reader().rollout(3),
     "check": check_env_specs,
 }
+ONE = spaces.Box(-9, 9, (1,))
 INTS, BYTES = spaces.Box(0, 9, (2,), np.int64), spaces.Box(0, 255, (2,), np.uint8)
 PAIR = spaces.Dict(a=BOX, n=spaces.Discrete(3))
 WRONG = {
     "a number": (BOX, 5.0, "float '5.0'"),
+    "a text": (ONE, "5", "str '5'"),
+    "numbers for one": (ONE, np.ones(2), r"shape \(2,\)"),
     "one number": (BOX, np.array([5.0]), r"shape \(1,\)"),
     "a row more": (BOX, np.full((1, 2), 7.0), r"shape \(1, 2\)"),
     "nothing": (BOX, None, "NoneType"),
@@ -79,6 +83,20 @@ def test_invalid_observations_raise(wrong: str, way: str) -> None:
 def test_same_kind_casts_are_accepted(way: str) -> None:
     for space, obs in ((BOX, [1.0, 2.0]), (BOX, np.ones(2)), (INTS, np.ones(2, np.int32)), (PAIR, {"a": GOOD, "n": 2})):
         WAYS[way](GymWrapper(Plain(outcome(obs), (obs, {}), space)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [0.5, 1, np.float32(0.5), np.array(0.5)])
+def test_a_number_stands_for_an_array_of_one(number: Any, way: str) -> None:
+    space = spaces.Dict(a=ONE, b=BOX)
+    obs = {"a": number, "b": GOOD}
+    for each_space, each_obs, key in ((ONE, number, "observation"), (space, obs, "a")):
+        WAYS[way](GymWrapper(Plain(outcome(each_obs), (each_obs, {}), each_space)))
+        make = partial(Plain, outcome(each_obs), (each_obs, {}), each_space)
+        expected = GymWrapper(make()).rollout(2)["next", key]
+        assert expected.tolist() == [[float(number)]] * 2
+        with SerialEnv(2, lambda make=make: GymWrapper(make())) as env:
+            assert torch.equal(env.rollout(2)["next", key], torch.stack([expected] * 2))
 
 
 @pytest.mark.parametrize("way", WAYS)

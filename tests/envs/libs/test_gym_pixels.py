@@ -70,9 +70,12 @@ def test_skipped_frames_are_not_rendered() -> None:
 
 def test_pixels_of_environments_by_name() -> None:
     env = GymEnv("CartPole-v1", from_pixels=True, device="cpu")
+    assert (env.from_pixels, env.pixels_only) == (True, True)
+    assert not GymEnv("CartPole-v1").from_pixels
     env.set_seed(0)
     assert env.rollout(2)["next", "pixels"].shape == (2, 400, 600, 3)
     many = GymEnv("CartPole-v1", from_pixels=True, pixels_only=False, num_envs=2)
+    assert (many.from_pixels, many.pixels_only) == (True, False)
     assert many.rollout(2)["pixels"].shape == (2, 2, 400, 600, 3)
     assert many.observation_spec["observation"].shape == (2, 4)
 

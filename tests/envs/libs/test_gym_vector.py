@@ -12,11 +12,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
-from vecrl.envs import GymEnv, GymWrapper, check_env_specs, default_info_dict_reader
+from vecrl.envs import GymEnv, GymWrapper, NativeEnv, check_env_specs, default_info_dict_reader
 from vecrl.envs.libs.gym_vector import merge_infos_by_row
 from vecrl.errors import SpaceError
 from vecrl.simulators.native import make_native
-from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, VectorEnv
+from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, VectorEnv, make_vector_env
 
 MODES = list(AutoresetMode)
 
@@ -196,6 +196,19 @@ def test_vector_environments_by_name(kwargs: dict[str, Any]) -> None:
     assert env.rollout(300, break_when_any_done=False)["next", "truncated"].sum() == 3 * 4
     assert "VectorEnv" in repr(env)
     env.close()
+
+
+def test_zero_environments_are_a_single_one() -> None:
+    """As in TorchRL, where 0 is the default."""
+    for kwargs in ({"num_envs": 0}, {"num_workers": 0}, {"num_workers": 1}):
+        assert GymEnv("CartPole-v1", **kwargs).rollout(3).shape == (3,)
+
+
+@pytest.mark.parametrize("make", [GymEnv, NativeEnv, make_native, make_vector_env])
+@pytest.mark.parametrize("value", ["4", 1.5, -1])
+def test_wrong_numbers_of_environments_raise(make: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"num_envs to be an int of 1 or more.* got {value!r}"):
+        make("CartPole-v1", num_envs=value)
 
 
 def test_num_workers_implies_num_envs() -> None:

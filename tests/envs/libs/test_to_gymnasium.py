@@ -21,6 +21,7 @@ class Walk(EnvBase):
         self.size = size
         self.observation_spec = Composite(x=Unbounded((1,)), deep=Composite(y=Unbounded((2,))))
         self.action_spec = OneHot(2)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _observe(self) -> dict[str, Any]:
         return {"x": torch.tensor([float(self.x)]), "deep": {"y": torch.full((2,), float(self.x))}}

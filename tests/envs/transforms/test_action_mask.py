@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from vecrl.envs import EnvBase, RandomPolicy, SerialEnv, check_env_specs
 from vecrl.envs.transforms import ActionMask, RewardSum, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
-from vecrl.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
+from vecrl.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
 
@@ -18,8 +18,9 @@ class Masked(EnvBase):
 
     def __init__(self, batch: tuple[int, ...], spec: Any, options: int = 4, locked: bool = True):
         super().__init__(batch_size=batch)
-        self.batch_locked = locked
+        self._batch_locked = locked
         self.action_spec = spec
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         mask = Binary(options, (*batch, options), dtype=torch.bool)
         self.observation_spec = Composite(action_mask=mask, shape=batch)
         self.options = options

@@ -69,6 +69,7 @@ def test_first_observations_are_placed_correctly(way: str) -> None:
     assert column(rollout, "value") == [[0, 1, 2, -10, -9, -8], [0, 1, 2, 3, -10, -9]]
     assert column(rollout, "next", "value") == [[1, 2, "nan", -9, -8, "nan"], [1, 2, 3, "nan", -9, -8]]
     assert not rollout["done"].any()
+    assert column(rollout, "next", "whole") == [[5, 5, -1, 5, 5, -1], [5, 5, 5, -1, 5, 5]], "0 may be an observation"
 
 
 @pytest.mark.parametrize("way", ["transform", "environment"])

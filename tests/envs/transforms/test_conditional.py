@@ -27,6 +27,7 @@ class Ticking(EnvBase):
         super().__init__(batch_size=batch)
         self.observation_spec = Composite(ticks=Unbounded((*batch, 1)), shape=batch)
         self.action_spec = Unbounded((*batch, 1))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
         self.limit, self.ticks = limit, torch.zeros(*batch, 1)
         self.actions: list[list[float]] = []
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from vecrl.envs.transforms import Compose, NextObservationDelta, StepCounter, TransformedEnv
+from vecrl.envs.transforms import (
+    Compose,
+    NextObservationDelta,
+    NextStateReconstructor,
+    StepCounter,
+    TransformedEnv,
+)
+from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
 
 
@@ -65,3 +72,59 @@ def test_errors() -> None:
         NextObservationDelta()(TensorDict(x=torch.zeros(1)))
     with pytest.raises(KeyError, match="expects an entry 'x'"):
         NextObservationDelta(["x"]).inv(TensorDict({"next": {"x": torch.zeros(1)}}))
+
+
+# -- NextStateReconstructor
+
+
+def steps(**entries: Any) -> TensorDict:
+    """Returns eight steps of two trajectories of four."""
+    data = TensorDict({"observation": torch.arange(8.0).reshape(8, 1)}, [8])
+    data["next", "done"] = torch.tensor([[False], [False], [False], [True]] * 2)
+    data["collector", "traj_ids"] = torch.tensor([0] * 4 + [1] * 4)
+    return data.update(entries)
+
+
+def restored(data: TensorDict, **options: Any) -> list[float]:
+    """Returns the next observations, with -1 where they are missing."""
+    return NextStateReconstructor(**options)(data)["next", "observation"].nan_to_num(-1).flatten().tolist()
+
+
+def test_next_observations_follow_in_the_data() -> None:
+    assert restored(steps()) == [1, 2, 3, -1, 5, 6, 7, -1]
+    assert restored(steps(), traj_key=None) == [1, 2, 3, -1, 5, 6, 7, -1]
+    assert restored(steps(), done_key=None) == [1, 2, 3, -1, 5, 6, 7, -1]
+    assert restored(steps(), traj_key=None, done_key=None) == [1, 2, 3, 4, 5, 6, 7, -1]
+    counts = torch.tensor([[0], [1], [5], [6], [0], [1], [2], [4]])
+    assert restored(steps(count=counts), step_count_key="count") == [1, -1, 3, -1, 5, 6, -1, -1]
+
+
+def test_integers_and_nested_observations_are_restored() -> None:
+    data = steps(a={"x": torch.arange(8)})
+    assert NextStateReconstructor([("a", "x")], fill_value=-1)(data)["next", "a", "x"].tolist() == [
+        *[1, 2, 3, -1],
+        *[5, 6, 7, -1],
+    ]
+    assert data["next", "a", "x"].dtype == torch.int64
+    with pytest.raises(SpaceError, match="of which NaN can be a value"):
+        NextStateReconstructor([("a", "x")])(data)
+
+
+def test_a_rollout_is_restored() -> None:
+    _, rollout = played(NextStateReconstructor())
+    row = rollout[1].exclude(("next", "observation"))
+    found = NextStateReconstructor(traj_key=None)(row.copy())["next", "observation"]
+    kept = ~rollout["next", "done"][1].squeeze(-1)
+    kept[-1] = False
+    assert found[kept].equal(rollout["next", "observation"][1][kept])
+    assert found[~kept].isnan().all()
+
+
+def test_missing_entries_and_batches() -> None:
+    with pytest.raises(KeyError, match="traj_ids"):
+        NextStateReconstructor()(steps().exclude("collector"))
+    assert restored(steps().exclude("collector"), strict=False) == [1, 2, 3, -1, 5, 6, 7, -1]
+    with pytest.raises(KeyError, match="expects an entry 'x'"):
+        NextStateReconstructor("x")(steps())
+    with pytest.raises(SpaceError, match="one batch dimension"):
+        NextStateReconstructor()(steps().reshape(2, 4))

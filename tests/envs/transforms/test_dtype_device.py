@@ -17,7 +17,7 @@ from vecrl.envs.transforms import (
     StepCounter,
     TransformedEnv,
 )
-from vecrl.specs import Bounded
+from vecrl.specs import Bounded, Composite, Unbounded
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 DOUBLE = torch.float64
@@ -113,3 +113,10 @@ def test_pinned_memory() -> None:
     env = TransformedEnv(BoundedValuesEnv(4), PinMemoryTransform())
     check_env_specs(env)
     assert env.reset()["observation"].is_pinned() == torch.cuda.is_available()
+
+
+def test_missing_specs_are_skipped() -> None:
+    specs = Composite(full_state_spec=None, full_action_spec=Composite(push=Unbounded((1,), dtype=DOUBLE)))
+    changed = DoubleToFloat(in_keys_inv=["push"]).transform_input_spec(specs)
+    assert changed["full_state_spec"] is None
+    assert changed["full_action_spec", "push"].dtype is torch.float32

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import NonTensorStack, TensorDict, is_non_tensor
 from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
-from vecrl.envs import EnvBase, check_env_specs
+from vecrl.envs import EnvBase, GymEnv, check_env_specs
 from vecrl.envs.transforms import (
     ClipTransform,
     Compose,
@@ -234,6 +234,7 @@ class Words(EnvBase):
         super().__init__(batch_size=batch)
         self.observation_spec = Composite(word=NonTensor(batch, example_data="start"), shape=batch)
         self.action_spec = Unbounded((*batch, 1))
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDict:
         if not self.batch_size:
@@ -253,13 +254,27 @@ def lengths(words: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(("batch", "expected"), [((), 5), ((2,), [5, 5])])
 def test_unary_of_non_tensors(batch: Any, expected: Any) -> None:
-    env = TransformedEnv(Words(*batch), UnaryTransform(["word"], ["n"], fn=lengths, use_raw_nontensor=True))
+    env = TransformedEnv(Words(*batch), UnaryTransform(["word"], ["n"], fn=lengths))
     assert env.reset()["n"].tolist() == expected
     assert env.observation_spec["n"].dtype == torch.int64
-    uppercase = UnaryTransform(["word"], ["word"], fn=_uppercase, use_raw_nontensor=True)
+    uppercase = UnaryTransform(["word"], ["word"], fn=_uppercase)
     env = TransformedEnv(Words(*batch), uppercase)
     assert env.reset()["word"] == ("START" if not batch else ["START", "START"])
     assert isinstance(env.observation_spec["word"], NonTensor)
+    raw = TransformedEnv(Words(*batch), UnaryTransform(["word"], ["n"], fn=_length_of_raw, use_raw_nontensor=True))
+    assert raw.reset()["n"].tolist() == expected
+
+
+def test_texts_made_from_tensors_have_the_batch_size_in_specs() -> None:
+    transform = UnaryTransform(["observation"], ["text"], fn=str)
+    env = GymEnv("Pendulum-v1").append_transform(transform)
+    assert env.observation_spec["text"].shape == ()
+    check_env_specs(env)
+
+
+def _length_of_raw(words: Any) -> Any:
+    assert is_non_tensor(words)
+    return lengths(words.tolist())
 
 
 def _uppercase(words: Any) -> Any:

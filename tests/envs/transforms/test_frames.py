@@ -134,8 +134,9 @@ def test_bounds_include_the_padding() -> None:
 def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="from the end"):
         CatFrames(4, 0)
-    with pytest.raises(ValueError, match="N of 1"):
-        CatFrames(0, -1)
+    for number in (0, 2.5, "2"):
+        with pytest.raises(ValueError, match=f"Expected N to be an int of 1 or more, got {number!r}"):
+            CatFrames(number, -1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="padding"):
         CatFrames(4, -1, padding="zeros")
     stack = CatFrames(2, -1, in_keys=["x"])
@@ -184,5 +185,5 @@ class TestTimeMaxPool:
         assert [tuple(value.shape) for value in pool.state_dict().values()] == [(6, 8, 3, 2)]
 
     def test_errors(self) -> None:
-        with pytest.raises(ValueError, match="Expected T of 1 or more"):
-            TimeMaxPool(T=0)
+        with pytest.raises(ValueError, match=r"Expected T to be an int of 1 or more, got 2\.5"):
+            TimeMaxPool(T=2.5)  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv
 
-from vecrl.envs import PendulumEnv, check_env_specs
+from vecrl.envs import GymEnv, PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
     CatTensors,
     Compose,
@@ -111,6 +111,14 @@ def test_rename_with_copies() -> None:
     check_env_specs(env)
 
 
+def test_copied_actions_keep_both_keys() -> None:
+    env = TransformedEnv(BoundedValuesEnv(4), RenameTransform([], [], ["action"], ["given"], create_copy=True))
+    assert set(env.action_keys) == {"given", "action"}
+    root = env.rand_action(env.reset())
+    assert env.transform.inv(root)["action"].equal(root["given"])
+    check_env_specs(env)
+
+
 def test_rename_can_swap() -> None:
     data = RenameTransform(["a", "b"], ["b", "a"])(stored())
     assert (data["a"].shape[-1], data["b"].shape[-1]) == (1, 2)
@@ -206,3 +214,11 @@ def test_state_entries_are_kept(transform: Any) -> None:
         item.set_seed(0)
     rollout, expected = (item.rollout(4, actions=actions) for item in (env, plain))
     assert torch.equal(rollout["next", "reward"], expected["next", "reward"])
+
+
+def test_renamed_observations_leave_rollouts_at_once() -> None:
+    """Without keys of inputs there is no inverse, which would need a step at a time."""
+    env = GymEnv("CartPole-v1").append_transform(RenameTransform(["observation"], ["obs"]))
+    assert env._rollout_at_once(3, None, True) is not None
+    env = GymEnv("CartPole-v1").append_transform(RenameTransform([], [], ["action"], ["choice"]))
+    assert env._rollout_at_once(3, None, True) is None

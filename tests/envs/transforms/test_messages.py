@@ -36,6 +36,10 @@ class Mixed(EnvBase):
             row=Unbounded((3, 2)), number=Unbounded((3,)), image=Unbounded((3, 4, 5, 3)), shape=[3]
         )
 
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any: ...
+
+    def _step(self, tensordict: Any) -> Any: ...
+
 
 def over(transform: Any) -> Callable[[], Any]:
     return lambda: TransformedEnv(Mixed(), transform()).observation_spec

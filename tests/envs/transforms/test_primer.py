@@ -7,9 +7,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import SerialEnv, check_env_specs
+from vecrl.envs import PendulumEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
-from vecrl.specs import Bounded, Composite, Unbounded
+from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
 
@@ -50,6 +50,20 @@ def test_primers_are_carried_without_a_policy() -> None:
 )
 def test_default_values(value: Any, expected: list[float]) -> None:
     assert primed(hidden=Unbounded((2,)), default_value=value).reset()["hidden"].tolist() == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, torch.tensor(2), lambda: torch.tensor(2), lambda: 2, {"a": lambda: torch.tensor(2)}]
+)
+def test_default_values_of_single_numbers(value: Any) -> None:
+    env = TransformedEnv(PendulumEnv(), TensorDictPrimer(a=Categorical(3), default_value=value))
+    assert env.reset()["a"].equal(torch.tensor(2))
+    assert env.rollout(2)["next", "a"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, torch.tensor(0.0)])
+def test_random_values_accept_a_default_of_zero(zero: Any) -> None:
+    assert primed(hidden=Bounded(2, 3, (2,)), random=True, default_value=zero).reset()["hidden"].min() >= 2
 
 
 def test_random_values_are_in_the_spec_and_differ() -> None:
@@ -186,3 +200,8 @@ class TestStateDependentNoise:
     def test_errors(self) -> None:
         with pytest.raises(ValueError, match="Expected state_dim and action_dim, or neither"):
             gSDENoise(state_dim=3)
+
+
+def test_scalars_of_a_single_environment() -> None:
+    env = TransformedEnv(IndependentRowsEnv(0), TensorDictPrimer(number=Unbounded(()), default_value=3.0))
+    assert env.rollout(2)["number"].tolist() == [3.0, 3.0]

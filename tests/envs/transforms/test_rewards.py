@@ -7,16 +7,18 @@ import torch
 from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv, CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import check_env_specs
+from vecrl.envs import PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
     BinarizeReward,
     Compose,
+    LineariseRewards,
     RewardClipping,
     RewardScaling,
     RewardSum,
     TargetReturn,
     TransformedEnv,
 )
+from vecrl.errors import SpaceError
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -144,3 +146,67 @@ class TestTargetReturn:
             TargetReturn(1.0, "sum")
         with pytest.raises(ValueError, match=r"out_keys for the rewards \['x', 'y'\]"):
             TargetReturn(1.0, in_keys=["x", "y"]).out_keys  # noqa: B018
+
+
+def test_keys_of_reward_sums_are_checked() -> None:
+    with pytest.raises(ValueError, match="a key in out_keys for each in in_keys"):
+        RewardSum(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match=r"for each reward, \['reward'\], got \['a', 'b'\]"):
+        TransformedEnv(PendulumEnv(), RewardSum(out_keys=["a", "b"])).reset()
+    with pytest.raises(ValueError, match="as many different out_keys"):
+        TransformedEnv(PendulumEnv(), RewardSum(["reward", "reward"], ["a", "a"])).reset()
+    with pytest.raises(ValueError, match=r"one of reset_keys for all rewards, or one for each of \['reward'\]"):
+        TransformedEnv(PendulumEnv(), RewardSum(reset_keys=["_reset", "other"])).reset()
+    with pytest.raises(SpaceError, match="RewardSum to write a new entry, got 'th', which is an observation"):
+        TransformedEnv(PendulumEnv(), RewardSum(out_keys=["th"])).reset()
+
+
+# -- LineariseRewards
+
+
+class TwoObjectives(IndependentRowsEnv):
+    """Has rewards of two objectives in [-1, 2] and [0, inf]."""
+
+    def __init__(self, ids: Any = 0) -> None:
+        super().__init__(ids)
+        low, high = torch.tensor([-1.0, 0.0]), torch.tensor([2.0, torch.inf])
+        shape = (*self.batch_size, 2)
+        self.reward_spec = Bounded(low.expand(shape), high.expand(shape), shape)
+
+    def _step(self, tensordict: Any) -> Any:
+        reward = torch.tensor([2.0, 3.0]).expand(*self.batch_size, 2)
+        return super()._step(tensordict).set("reward", reward)
+
+
+@pytest.mark.parametrize("ids", [0, (0, 1)])
+def test_rewards_of_objectives_are_summed(ids: Any) -> None:
+    env = TransformedEnv(TwoObjectives(ids), LineariseRewards(["reward"], weights=[2.0, -1.0]))
+    check_env_specs(env)
+    assert env.full_reward_spec["reward"].shape == (*env.batch_size, 1)
+    assert env.full_reward_spec["reward"].low.unique().item() == -torch.inf
+    assert env.full_reward_spec["reward"].high.unique().item() == 4
+    assert env.rollout(2)["next", "reward"].unique().tolist() == [1]
+    env = TransformedEnv(TwoObjectives(ids), LineariseRewards(["reward"], ["sum"]))
+    check_env_specs(env)
+    assert env.reward_keys == ["reward", "sum"]
+    assert env.full_reward_spec["sum"].low.unique().item() == -1
+    assert env.rollout(2)["next", "sum"].unique().tolist() == [5]
+
+
+def test_a_weight_of_zero_of_an_infinite_bound() -> None:
+    spec = TransformedEnv(TwoObjectives(), LineariseRewards(["reward"], weights=[1, 0])).full_reward_spec["reward"]
+    assert (spec.low, spec.high) == (-1, 2)
+
+
+def test_weights_are_in_the_state() -> None:
+    assert LineariseRewards(["reward"], weights=[1, 2]).state_dict()["weights"].tolist() == [1, 2]
+    integers = LineariseRewards(["reward"])(TensorDict({"reward": torch.tensor([1, 2])}))["reward"]
+    assert integers.tolist() == [3]
+    assert integers.dtype == torch.int64
+
+
+def test_wrong_weights() -> None:
+    with pytest.raises(ValueError, match="one dimension"):
+        LineariseRewards(["reward"], weights=torch.ones(2, 2))
+    with pytest.raises(SpaceError, match="3 objectives"):
+        LineariseRewards(["reward"], weights=[1, 2, 3])(TensorDict({"reward": torch.ones(2)}))

@@ -34,6 +34,7 @@ class Growing(EnvBase):
         image = Bounded(0, 255, (-1, -1, 3), dtype=torch.uint8)
         self.observation_spec = Composite(o=Bounded(0, 2, (-1, 2)), p=Unbounded((-1, 3)), image=image)
         self.action_spec = Categorical(2)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
 
     def _seen(self) -> dict[str, Any]:
         image = torch.full((1 + self.k, 2 + self.k, 3), 7, dtype=torch.uint8)

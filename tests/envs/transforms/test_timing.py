@@ -11,7 +11,19 @@ from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import EnvBase
-from vecrl.envs.transforms import Compose, InitTracker, RewardSum, StepCounter, Timer, TrajCounter, TransformedEnv
+from vecrl.envs.transforms import (
+    ActionMask,
+    AutoResetTransform,
+    Compose,
+    FrameSkipTransform,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    Timer,
+    TrajCounter,
+    TransformedEnv,
+    VecGymEnvTransform,
+)
 
 
 def test_timer_measures_each_phase() -> None:
@@ -39,6 +51,25 @@ def test_timer_has_three_keys() -> None:
     assert Timer(out_keys=["a", "b", "c"]).out_keys == ["a", "b", "c"]
     with pytest.raises(TypeError, match="three"):
         Timer(out_keys=["a"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Timer, lambda: FrameSkipTransform(2), ActionMask, VecGymEnvTransform, AutoResetTransform],
+    ids=["Timer", "FrameSkip", "ActionMask", "VecGym", "AutoReset"],
+)
+def test_transforms_of_steps_refuse_stored_data(make: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"Expected \w+ (in|to be part of) an environment"):
+        make()(TensorDict(observation=torch.ones(2)))
+
+
+def test_keys_of_counts_and_marks_are_public() -> None:
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=True), Compose(StepCounter(3, "over"), InitTracker("first")))
+    count, mark = env.transform
+    assert count.step_count_keys == ["step_count", ("a", "step_count"), ("b", "step_count")]
+    assert count.truncated_keys == ["over", ("a", "over"), ("b", "over")]
+    assert mark.init_keys == ["first", ("a", "first"), ("b", "first")]
+    assert StepCounter().step_count_keys == ["step_count"]
 
 
 def test_trajectories_are_numbered_in_order() -> None:

@@ -139,6 +139,27 @@ def test_transforms_have_one_container() -> None:
     TransformedEnv(IndependentRowsEnv(), env.transform[1].clone())
 
 
+def test_parts_of_a_compose_without_environment_can_be_moved() -> None:
+    clone = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum())).transform.clone()
+    count, total = clone
+    longer = Compose(InitTracker(), *clone)
+    assert [*longer][1:] == [count, total]
+    assert len(clone) == 0
+    assert count.container is longer
+    env = TransformedEnv(IndependentRowsEnv(), longer[1])
+    assert len(longer) == 2
+    assert count.parent.base_env is env.base_env
+    with pytest.raises(AttributeError, match="to belong to no environment"):
+        Compose(count)
+
+
+def test_transforms_stay_in_training_mode() -> None:
+    """In TorchRL they are in evaluation mode once they belong to an environment, where VecNorm would not learn."""
+    env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum()))
+    assert all(part.training for part in env.modules())
+    assert not any(part.training for part in env.eval().transform.modules())
+
+
 def test_specs_follow_every_edit() -> None:
     base = IndependentRowsEnv((0, 1))
     env = TransformedEnv(base, StepCounter())
@@ -235,6 +256,7 @@ def test_self_resetting_environments_can_be_transformed() -> None:
             super().__init__(auto_reset=True)
             self.observation_spec = Composite(observation=Unbounded((1,)))
             self.action_spec = Bounded(-1, 1, (1,))
+            self.reward_spec = Unbounded((*self.batch_size, 1))
             self.ticks = 0
 
         def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -468,3 +490,28 @@ def test_other_torchrl_modules_count_as_functions() -> None:
     module = torchrl_class("TensorDictModule", module="torchrl.modules")()
     env = TransformedEnv(IndependentRowsEnv((0, 1)), module)
     assert env.reset()["observation"].shape == (2, 3)
+
+
+def test_state_dicts_of_torchrl_load() -> None:
+    def make() -> TransformedEnv:
+        norms = [ObservationNorm(loc=0.0, scale=1.0, in_keys=["observation"]) for _ in range(2)]
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(*norms))
+
+    def nested(env: EnvBase) -> torch.nn.Module:
+        return torch.nn.ModuleDict({"env": env})
+
+    numbers = {"0.loc": 2.0, "0.scale": 3.0, "1.loc": 4.0, "1.scale": 5.0}
+    saved = {f"transforms.{key}": torch.tensor(value) for key, value in numbers.items()}
+    saved |= {f"transforms.{index}.standard_normal": torch.tensor(True) for index in range(2)}  # as TorchRL 0.13 has it
+    env, other = make(), make()
+    env.load_state_dict(saved)
+    nested(other).load_state_dict({f"env.{key}": value for key, value in saved.items()})
+    for each in (env, other):
+        assert [float(each.transform[index].loc) for index in range(2)] == [2, 4]
+        assert [float(each.transform[index].scale) for index in range(2)] == [3, 5]
+    third = make()
+    third.load_state_dict(env.state_dict())
+    assert float(third.transform[1].scale) == 5, "vecrl's own keys"
+    with pytest.raises(RuntimeError, match=r"Missing key.*transform\.transforms\.1\.loc"):
+        third.load_state_dict({key: value for key, value in saved.items() if key != "transforms.1.loc"})
+    assert "transforms.1.loc" in saved, "the caller's dictionary is not changed"

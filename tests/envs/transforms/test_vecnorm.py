@@ -14,7 +14,15 @@ from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv, GroupsEnv
 
 from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
-from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
+from vecrl.envs.transforms import (
+    Compose,
+    NoopResetEnv,
+    ObservationNorm,
+    StepCounter,
+    TransformedEnv,
+    VecNorm,
+    VecNormV2,
+)
 from vecrl.envs.transforms.shared_stats import _remove
 from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
@@ -337,7 +345,103 @@ def test_shared_statistics_are_visible_without_own_data() -> None:
         assert late.frozen_copy().loc["observation"].equal(early.loc["observation"])
 
 
+def test_values_are_restored() -> None:
+    norm = VecNorm(["x"], ["y"], decay=1.0)
+    with pytest.raises(RuntimeError, match="to have statistics, got none"):
+        norm.denorm(TensorDict(y=torch.ones(2)))
+    data = norm(TensorDict({"x": torch.tensor(STEPS[0])}, [2]))
+    stored = data.exclude("x")
+    assert norm.denorm(stored)["x"].tolist() == STEPS[0]
+    assert "x" not in stored
+    assert list(norm.denorm(TensorDict(z=torch.ones(2))).keys()) == ["z"]
+
+
+def test_attached_transforms_are_pickled_without_their_environment() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), VecNorm())
+    env.rollout(2)
+    norm = pickle.loads(pickle.dumps(env.transform))
+    assert norm.container is None
+    assert norm.loc["observation"].equal(env.transform.loc["observation"])
+
+
+# -- VecNormV2
+
+
+def fed_v2(**options: Any) -> list[Any]:
+    norm = VecNormV2(["x"], decay=1.0, **options)
+    found = []
+    for factor in (1, 2, 3):
+        value = torch.tensor([[1.0, 2.0], [3.0, 6.0]]) * factor
+        result = norm(TensorDict({"x": value}, [2]))["x"]
+        found.append([result.tolist(), norm.loc["x"].tolist(), norm.scale["x"].tolist()])
+    return found
+
+
+def test_v2_of_each_row_equals_torchrl() -> None:
+    expected = [
+        [[[0, 0], [0, 0]], [[1, 2], [3, 6]], [[1e-4, 1e-4], [1e-4, 1e-4]]],
+        [[[1, 1], [1, 1]], [[1.5, 3], [4.5, 9]], [[0.5, 1], [1.5, 3]]],
+        [[[1.224745] * 2] * 2, [[2, 4], [6, 12]], [[0.816497, 1.632993], [2.449490, 4.898980]]],
+    ]
+    for found, values in zip(fed_v2(), expected, strict=True):
+        for own_value, value in zip(found, values, strict=True):
+            np.testing.assert_allclose(own_value, value, rtol=1e-5, atol=1e-6)
+
+
+def test_v2_of_all_rows_equals_torchrl() -> None:
+    expected = [
+        [[[-1, -1], [1, 1]], [2, 4], [1, 2]],
+        [[[-0.534522] * 2, [1.603567] * 2], [3, 6], [1.870829, 3.741657]],
+        [[[-0.369274] * 2, [1.846372] * 2], [4, 8], [2.708013, 5.416026]],
+    ]
+    for found, values in zip(fed_v2(reduce_batch_dims=True), expected, strict=True):
+        for own_value, value in zip(found, values, strict=True):
+            np.testing.assert_allclose(own_value, value, rtol=1e-5, atol=1e-6)
+
+
+def test_v2_statistics_in_the_data_equal_those_in_the_transform() -> None:
+    rollouts = []
+    for stateful in (True, False):
+        torch.manual_seed(0)
+        norm = VecNormV2(["observation", "reward"], ["normed", "pay"], stateful=stateful, decay=0.9)
+        env = TransformedEnv(IndependentRowsEnv((0, 1, 2)), norm)
+        rollouts.append(env.rollout(20, break_when_any_done=False))
+    for key in ("normed", ("next", "normed"), ("next", "pay")):
+        torch.testing.assert_close(rollouts[0][key], rollouts[1][key])
+    assert set(rollouts[1]["next"].keys()) - set(rollouts[0]["next"].keys()) == {
+        f"_vecnorm_{name}" for name in ("loc", "var", "count")
+    }
+    assert norm.get_extra_state() == {}
+    with pytest.raises(RuntimeError, match="Expected a stateful VecNormV2"):
+        norm.loc  # noqa: B018
+
+
+def test_v2_frozen_copies_and_shared_statistics() -> None:
+    norm = VecNormV2(["x"], decay=1.0)
+    with pytest.raises(RuntimeError, match="to have statistics, got none"):
+        norm.frozen_copy()
+    norm(TensorDict({"x": torch.tensor(STEPS[0])}, [2]))
+    copied = norm.frozen_copy()
+    assert type(copied) is VecNormV2
+    norm(TensorDict({"x": torch.tensor(STEPS[1])}, [2]))
+    copied(TensorDict({"x": torch.tensor(STEPS[1])}, [2]))
+    assert copied.loc["x"].tolist() == STEPS[0]
+    assert norm.to_observation_norm().loc.equal(norm.loc["x"])
+    shared = VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"])
+    first, second = (VecNormV2(["observation"], shared_data=shared) for _ in range(2))
+    TransformedEnv(GymEnv("Pendulum-v1"), first).rollout(5)
+    assert second.loc["observation"].equal(first.loc["observation"])
+    with pytest.raises(RuntimeError, match="stateful=True with reduce_batch_dims"):
+        VecNormV2(["x"], stateful=False, reduce_batch_dims=True)
+
+
 def test_invalid_arguments_raise() -> None:
+    for decay in (0, 1.5, "x"):
+        with pytest.raises(ValueError, match=f"Expected a decay above 0 and up to 1 .*, got {decay!r}"):
+            VecNorm(decay=decay)  # pyright: ignore[reportArgumentType]
+    for eps in (-1, "x"):
+        with pytest.raises(ValueError, match=f"Expected eps to be a number of 0 or more, got {eps!r}"):
+            VecNormV2(["x"], eps=eps)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"decay above 0 and up to 1.*2\.0"):
         VecNorm(decay=2.0)
     with pytest.raises(TypeError, match="build_td_for_shared_vecnorm"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...validation import parse_count
+from ...validation import check_flag, check_names, parse_count
 from .ray_cluster.options import RayOptions
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -19,6 +20,7 @@ class WorkerOptions:
     Attributes:
         start_method: "forkserver" forks worker processes from a clean process that has imported the factories' modules;
             "spawn" starts a new interpreter per worker, for modules that must not be imported before a fork (CUDA).
+            "fork" gives a warning and means "forkserver".
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
         preload: modules to import once before workers are forked, in addition to those that the factories refer to.
         pin_workers: whether to pin worker i to the i-th group of `threads_per_worker` cores among those that this
@@ -38,8 +40,10 @@ class WorkerOptions:
     ray_options: RayOptions | None = None
 
     def __post_init__(self) -> None:
-        parse_start_method(self.start_method)
+        object.__setattr__(self, "start_method", parse_start_method(self.start_method))  # the dataclass is frozen
         parse_count("threads_per_worker", self.threads_per_worker)
+        check_names("preload", self.preload, "modules")
+        check_flag("pin_workers", self.pin_workers)
 
 
 def parse_start_method(
@@ -48,7 +52,8 @@ def parse_start_method(
     """Returns the start method of worker processes.
 
     Args:
-        name: "forkserver", "spawn", or one of `default_names`.
+        name: "forkserver", "spawn", or one of `default_names`. "fork" gives a warning and means "forkserver", since a
+            fork copies this process with the locks of all its threads, which may never be released.
         argument: the name of the argument in errors.
         default_names: further values that mean "forkserver".
 
@@ -62,5 +67,8 @@ def parse_start_method(
         return "forkserver"
     if name == "spawn":
         return "spawn"
-    reason = " A fork copies this process with the locks that its threads hold." if name == "fork" else ""
-    raise ValueError(f"Expected {argument} to be 'forkserver' or 'spawn', got {name!r}.{reason}")
+    if name == "fork":
+        text = "A fork copies this process with the locks that its threads hold, so a clean process is forked instead."
+        warnings.warn(f"Expected {argument} to be 'forkserver' or 'spawn', got 'fork'. {text}", stacklevel=3)
+        return "forkserver"
+    raise ValueError(f"Expected {argument} to be 'forkserver' or 'spawn', got {name!r}.")

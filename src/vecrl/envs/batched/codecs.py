@@ -19,6 +19,8 @@ from ...engine.space_layout import Layout, Leaf
 from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
+from ...specs.convert.dtypes import torch_dtype
+from ...specs.exact_cast import cast_exactly, is_integral
 from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
 from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs
@@ -57,6 +59,7 @@ class TensorDictCodec:
         self._no_next = {
             path: np.zeros((len(metas), *shape), boxes[path].dtype) for path, _, shape in self._inputs if is_next(path)
         }
+        self._dtypes = {path: torch_dtype(boxes[path].dtype) for path, _, _ in self._inputs}
         self._has_pickled_inputs = PICKLED in paths_of(inputs)
         has_pickled = PICKLED in paths_of(outputs)
         self.is_lazy = has_pickled and not only_non_tensors(metas)
@@ -77,7 +80,7 @@ class TensorDictCodec:
             step_mask: the mask of rows to step inside environments that are batches.
 
         Raises:
-            SpaceError: an entry is missing or has a wrong shape.
+            SpaceError: an entry is missing, has a wrong shape, or has numbers that its dtype cannot hold.
         """
         tree: dict[Path, Any] = {}
         graphs: dict[Path, Tensor] = {}
@@ -98,6 +101,8 @@ class TensorDictCodec:
                 raise _input_error(value, shape, key, data)
             if value.requires_grad:
                 graphs[path] = value
+            if value.dtype != self._dtypes[path]:
+                value = self._cast(value, self._dtypes[path], key)
             array = value.numpy(force=True)
             tree[path] = array if row_index is None else array[row_index]
         if self._graphs is not None:
@@ -107,6 +112,11 @@ class TensorDictCodec:
             row_ids = range(len(parts)) if row_index is None else row_index.tolist()
             tree[PICKLED] = [self._pickle_row(parts[i], i) for i in row_ids]
         return tree
+
+    def _cast(self, value: Tensor, dtype: torch.dtype, key: Key) -> Tensor:
+        """Casts whole numbers to integers and flags. Tensors with a graph are passed by `Graphs`, with their dtype."""
+        value = cast_exactly(value if self._graphs is not None else value.detach(), dtype, key)
+        return value.detach().to(dtype) if is_integral(dtype) else value
 
     def _pickle_row(self, data: TensorDictBase, row: int) -> dict[Key, Any]:
         shared_keys = {key for _, key, _ in self._inputs}

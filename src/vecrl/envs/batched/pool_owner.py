@@ -5,7 +5,7 @@ This module must not know how environments are reset and stepped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from ...engine.env_index import Ids
 from ...engine.pool import Pool
 from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
+from ...validation import parse_optional_count
 from ..base import EnvBase
 from .autograd_graphs import Graphs
 from .env_factories import EnvFn, Kwargs, make_env_fns, merge_kwargs, split_makers
@@ -31,6 +32,28 @@ _POOL_SETTINGS = {
 }
 """The arguments that `PoolOwner.configure_parallel` changes, each with the name of the pool's option."""
 _IGNORED_SETTINGS = {"use_buffers", "shared_memory", "memmap", "daemon"}
+
+
+class AttributeList(list[Any]):
+    """The values of an attribute of all environments; their attributes are lists again, looked up in the environments.
+
+    Args:
+        values: the values.
+        look_up: returns the values at a path with dots.
+        path: the path of these values.
+    """
+
+    def __init__(self, values: Iterable[Any], look_up: Callable[[str], Any], path: str):
+        super().__init__(values)
+        self._look_up, self._path = look_up, path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._look_up(f"{self._path}.{name}")
+
+    def __reduce__(self):
+        return list, (list(self),)
 
 
 class PoolOwner(EnvBase):
@@ -54,6 +77,9 @@ class PoolOwner(EnvBase):
     _pool: Pool | None
     _seed_before_use: tuple[Any, ...] | None  # the arguments of `set_seed`; None after the first reset
     _requested_device: torch.device | None
+
+    def _set_auto_reset(self, replace: bool) -> None:
+        raise TypeError("Expected auto_reset for the environments of a batch, got it for the batch. Pass it to them.")
 
     def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         """Sets the specs from the metadata of the environments."""
@@ -125,13 +151,13 @@ class PoolOwner(EnvBase):
         """
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
-        self._num_threads = settings.pop("num_threads", self._num_threads)
+        self._num_threads = parse_optional_count("num_threads", settings.pop("num_threads", self._num_threads))
         self._envs_per_worker = settings.pop("envs_per_worker", self._envs_per_worker)
         if unknown := settings.keys() - _POOL_SETTINGS.keys() - _IGNORED_SETTINGS:
             expected = ["non_blocking", "num_threads", "envs_per_worker", *_POOL_SETTINGS]
             raise TypeError(f"Expected settings among {expected}, got {sorted(unknown)}.")
         if "mp_start_method" in settings:
-            parse_start_method(settings["mp_start_method"], "mp_start_method")
+            settings["mp_start_method"] = parse_start_method(settings["mp_start_method"], "mp_start_method")
         options = {_POOL_SETTINGS[name]: value for name, value in settings.items() if name in _POOL_SETTINGS}
         self._pool_options = replace(self._pool_options, **options)
         self.close()
@@ -169,13 +195,17 @@ class PoolOwner(EnvBase):
             if pool is None or name.startswith("_"):
                 reason = " (its environments are closed)" if pool is None and not name.startswith("_") else ""
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{reason}") from None
+        return self._attributes_at(pool, name)
+
+    def _attributes_at(self, pool: Pool, name: str) -> Any:
+        """Returns the values of an attribute, or a function that calls a method, in all environments."""
         values = pool.invoke("get", name)
         kinds = {kind for kind, _ in values}
         if MISSING in kinds:
             lacking_rows = [row for row, (kind, _) in enumerate(values) if kind == MISSING]
             raise AttributeError(f"Neither {type(self).__name__} nor its environments {lacking_rows} have {name!r}.")
         if METHOD not in kinds:
-            return [value for _, value in values]
+            return AttributeList((value for _, value in values), lambda path: self._attributes_at(pool, path), name)
 
         def call(*args: Any, **kwargs: Any) -> list[Any]:
             return self._require_pool().invoke("call", name, [(args, kwargs)] * self.num_workers)

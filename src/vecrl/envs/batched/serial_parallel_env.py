@@ -24,6 +24,7 @@ from ...engine.transition import Transition
 from ...errors import SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
+from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..done_flags import reduce_to_rows
@@ -67,8 +68,8 @@ class BatchedEnv(PoolOwner):
         num_threads: the number of torch threads in this process, set at start; None does not change it.
         num_sub_threads: the number of threads of numerical libraries in each worker process.
         serial_for_single: whether to use the backend "serial" if n is 1.
-        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". "fork" is not supported:
-            it copies this process with the locks of all its threads, which may never be released.
+        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". "fork" gives a warning and
+            means "forkserver": it would copy this process with the locks of all its threads.
         non_blocking: kept as an attribute without effect. Copies between devices are always synchronous, because values
             would be wrong before a copy is complete.
         envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
@@ -122,7 +123,7 @@ class BatchedEnv(PoolOwner):
         self.create_env_kwargs = create_env_kwargs
         self.non_blocking = non_blocking
         self._requested_device = self._device
-        self._num_threads, self._envs_per_worker = num_threads, envs_per_worker
+        self._num_threads, self._envs_per_worker = parse_optional_count("num_threads", num_threads), envs_per_worker
         self._pool_options = PoolOptions(
             backend="serial" if serial_for_single and num_workers == 1 else backend or self._backend,
             infos=False,
@@ -152,7 +153,7 @@ class BatchedEnv(PoolOwner):
         self._device = self._requested_device or (
             first_meta.device if len({meta.device for meta in metas}) == 1 else None
         )
-        self.supports_set_state = any(meta.supports_set_state for meta in metas)
+        self._supports_set_state = any(meta.supports_set_state for meta in metas)
         self._has_custom_rand_action = any(meta.has_custom_rand_action for meta in metas)
         self.batch_size = torch.Size([len(metas), *first_meta.batch_size])
         for name in (*INPUTS, *OUTPUTS):
@@ -224,6 +225,9 @@ class BatchedEnv(PoolOwner):
         return fake_rows(self._full, self.num_workers)
 
     # -- steps
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._step_and_complete(tensordict)
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         transition = self._call_pool("step", self._codec.inputs(tensordict))

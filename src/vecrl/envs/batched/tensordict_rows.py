@@ -149,7 +149,8 @@ class TensorDictRows:
         for path, key in self._all_inputs if self._has_next_inputs and action[NEXT] else self._inputs:
             tensor = torch.from_numpy(np.asarray(action[path]))
             if graphs is not None and path in graphs.inputs:
-                tensor = graphs.inputs[path][self._start + row].to(tensor)
+                given = graphs.inputs[path][self._start + row]  # integers would have no gradients
+                tensor = given.to(tensor) if tensor.is_floating_point() else given.to(tensor.device)
             data[key] = tensor
         return data
 

@@ -39,8 +39,8 @@ class PendulumEnv(EnvBase):
     torch.Size([4, 2, 3])
     """
 
-    batch_locked = False
-    supports_set_state = True
+    _batch_locked = False
+    _supports_set_state = True
 
     def __init__(self, td_params: TensorDictBase | None = None, seed: int | None = None, device: Any = None):
         super().__init__(device=device, batch_size=[])
@@ -98,7 +98,8 @@ class PendulumEnv(EnvBase):
         acceleration = 3 * p["g"] / (2 * p["l"]) * th.sin() + 3 / (p["m"] * p["l"] ** 2) * torque
         thdot = torch.minimum(torch.maximum(thdot + acceleration * p["dt"], -p["max_speed"]), p["max_speed"])
         next_td = {"th": th + thdot * p["dt"], "thdot": thdot, "params": p, "reward": -cost.unsqueeze(-1)}
-        return TensorDict(next_td, tensordict.batch_size, device=self.device)
+        done = torch.zeros_like(next_td["reward"], dtype=torch.bool)
+        return TensorDict({**next_td, "done": done}, tensordict.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         self._generator = seeded_generator(seed, self.device)

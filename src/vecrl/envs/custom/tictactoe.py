@@ -41,7 +41,7 @@ class TicTacToeEnv(EnvBase):
     ([[-1, -1, -1], [-1, 0, -1], [-1, -1, -1]], 1)
     """
 
-    batch_locked = False
+    _batch_locked = False
 
     def __init__(self, *, single_player: bool = False, device: Any = None):
         super().__init__(device=device)

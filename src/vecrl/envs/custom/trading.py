@@ -51,7 +51,7 @@ class FinancialRegimeEnv(EnvBase):
     torch.Size([3, 5, 50])
     """
 
-    batch_locked = False
+    _batch_locked = False
 
     def __init__(
         self,

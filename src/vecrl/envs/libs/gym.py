@@ -35,7 +35,7 @@ from ..spec_store import derived
 from .gym_arrays import GymArrays, step_frames
 from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
-from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
+from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, num_rows_of, single_spaces_of
 
 __all__ = [
     "DEFAULT_GYM",
@@ -97,6 +97,7 @@ class GymWrapper(GymLikeEnv):
         self._missing_obs_value = missing_obs_value
         self._seed: int | None = None
         self._vector: VectorEnvAdapter | None = None
+        self.from_pixels, self.pixels_only = from_pixels, pixels_only
         pixel_options = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
         if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
             pixel_options["frame_skip"], frame_skip = frame_skip, None
@@ -330,8 +331,8 @@ class GymEnv(GymWrapper):
     Args:
         env_name: the name for `make` of the current backend, see `set_gym_backend`.
         categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
-        num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None for a single
-            environment without batch dimensions.
+        num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None or 0 for a
+            single environment without batch dimensions.
         num_workers: number of worker processes; without `num_envs` it is also the number of environments.
         backend: the `VectorEnv`'s backend: "serial", "threads", "ray" or "processes", the default for several workers.
         ray_options: passed to the `VectorEnv`.
@@ -374,13 +375,14 @@ class GymEnv(GymWrapper):
             "frame_skip": frame_skip,
         }
         kwargs.update(library=self._library(), from_pixels=from_pixels)
-        num_rows = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
+        num_rows = num_rows_of(num_envs, num_workers)
         if num_rows is not None:
             make_env = partial(make_wrapped, env_name, kwargs, pixel_options, self._vector_reward)
-            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers, ray_options), {}
+            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers or None, ray_options), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
+        self.from_pixels, self.pixels_only = from_pixels, pixels_only
 
     @classmethod
     def _env_names(cls) -> list[str]:

@@ -24,6 +24,7 @@ from ...engine.space_layout import Layout
 from ...engine.transition import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
 from ...simulators.legacy_gym import as_gymnasium_space
+from ...validation import parse_optional_count
 
 _HAS_AUTORESET_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # added to gymnasium together with partial resets
 Info = dict[str, Any]
@@ -62,14 +63,19 @@ def single_spaces_of(env: Any) -> tuple[Any, Any]:
     return env.observation_space, env.action_space
 
 
+def num_rows_of(num_envs: int | None, num_workers: int | None) -> int | None:
+    """Returns the number of environments for arguments of `GymEnv`; None for a single one without batch dimensions."""
+    rows = parse_optional_count("num_envs", num_envs or None)
+    workers = parse_optional_count("num_workers", num_workers or None)
+    return workers if rows is None and workers != 1 else rows
+
+
 def make_gym_vector(
     make_env: Callable[[], Any], count: int, backend: object, num_workers: int | None, ray_options: object = None
 ) -> gymnasium.vector.VectorEnv:
     """Makes a `VectorEnv` of `count` environments, by default over processes if there are several workers."""
     from ...vector import VectorEnv
 
-    if count < 1:
-        raise ValueError(f"Expected one environment or more, got num_envs={count}.")
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
     vector_options = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}

@@ -21,6 +21,7 @@ from ...simulators.native.base import NativeState, env_first
 from ...simulators.native.counter_rng import keys_of
 from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
+from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..fast_paths import overrides_bypassed
@@ -78,6 +79,7 @@ class NativeEnv(EnvBase):
         spec_locked: bool = True,
         **kwargs: Any,
     ):
+        num_envs = parse_optional_count("num_envs", num_envs)
         if num_envs is not None and batch_size is not None and torch.Size(batch_size) != (num_envs,):
             raise ValueError(
                 f"Expected num_envs or batch_size, got num_envs={num_envs} and batch_size={batch_size}, which "
@@ -96,7 +98,7 @@ class NativeEnv(EnvBase):
             spec_locked=spec_locked,
             allow_done_after_reset=True,  # no initial state is done, and a check would wait for the GPU
         )
-        self.batch_locked, self.supports_set_state = not is_free, is_free
+        self._batch_locked, self._supports_set_state = not is_free, is_free
         self.env_name = env_name
         self._kwargs = kwargs
         self._one_hot = not categorical_action_encoding

@@ -66,7 +66,7 @@ class ModelBasedEnvBase(EnvBase):
     ...         super().__init__(model)
     ...         self.observation_spec = Composite(x=Unbounded((1,)))
     ...         self.state_spec = self.observation_spec.clone()
-    ...         self.action_spec = Unbounded((1,))
+    ...         self.action_spec = self.reward_spec = Unbounded((1,))
     ...     def _reset(self, tensordict=None):
     ...         shape = () if tensordict is None else tensordict.batch_size
     ...         return TensorDict({"x": torch.zeros(*shape, 1)}, shape)
@@ -79,7 +79,8 @@ class ModelBasedEnvBase(EnvBase):
     [3.0, 2.0, 1.0]
     """
 
-    batch_locked = False
+    _batch_locked = False
+    _copied_specs: tuple[str, ...] = ("observation", "action", "reward", "done")
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class ModelBasedEnvBase(EnvBase):
             run_type_checks=run_type_checks,
             allow_done_after_reset=allow_done_after_reset,
         )
-        self.batch_locked = batch_size is not None
+        self._batch_locked = batch_size is not None
         self.world_model = world_model.to(self.device)
         self.world_model_params = _named(params, world_model.named_parameters(), "params")
         self.world_model_buffers = _named(buffers, world_model.named_buffers(), "buffers")
@@ -105,11 +106,13 @@ class ModelBasedEnvBase(EnvBase):
     def set_specs_from_env(self, env: EnvBase) -> None:
         """Copies the specs of observations, actions, rewards and done flags of an environment, on this device.
 
+        A `DreamerEnv` keeps those of its observations.
+
         Args:
             env: an environment of the same batch size, or one without a batch size if this has none.
         """
-        for name in ("full_observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec"):
-            setattr(self, name, getattr(env, name).clone().to(self.device))
+        for name in self._copied_specs:
+            setattr(self, f"full_{name}_spec", getattr(env, f"full_{name}_spec").clone().to(self.device))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         output = self._predict(tensordict.copy())

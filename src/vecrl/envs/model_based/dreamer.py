@@ -13,7 +13,6 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from ...specs import Composite, Unbounded
-from ..base import EnvBase
 from ..keys import Key
 from ..spec_inference import make_composite_from_td
 from ..transforms.base import Transform
@@ -33,10 +32,11 @@ class DreamerEnv(ModelBasedEnvBase):
         device: the device of everything.
         batch_size: see `ModelBasedEnvBase`.
 
-    Call `set_specs_from_env` to set the specs of actions and rewards.
+    Call `set_specs_from_env` to set the specs of actions, rewards and done flags.
     """
 
-    supports_set_state = True
+    _supports_set_state = True
+    _copied_specs = ("action", "reward", "done")  # the observations are the latent state
 
     def __init__(
         self,
@@ -57,11 +57,6 @@ class DreamerEnv(ModelBasedEnvBase):
             shape=batch,
         )
         self.state_spec = self.observation_spec.clone()
-
-    def set_specs_from_env(self, env: EnvBase) -> None:
-        """Copies the specs of actions, rewards and done flags of the environment that the model was learned from."""
-        for name in ("full_action_spec", "full_reward_spec", "full_done_spec"):
-            setattr(self, name, getattr(env, name).clone().to(self.device))
 
     def _reset(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None
@@ -98,6 +93,8 @@ class DreamerDecoder(Transform):
     Raises:
         TypeError: on use, if the environment is not a `DreamerEnv`.
     """
+
+    _checked_keys = ()
 
     def __init__(
         self,

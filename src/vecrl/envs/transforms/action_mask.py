@@ -38,12 +38,13 @@ class ActionMask(Transform):
     >>> from tensordict import TensorDict
     >>> import torch
     >>> from vecrl.envs import EnvBase
-    >>> from vecrl.specs import Binary
+    >>> from vecrl.specs import Binary, Unbounded
     >>> class Even(EnvBase):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.action_spec = Categorical(4)
     ...         self.observation_spec = Composite(action_mask=Binary(4, (4,), dtype=torch.bool))
+    ...         self.reward_spec = Unbounded((1,))
     ...     def _reset(self, tensordict=None):
     ...         return TensorDict({"action_mask": torch.tensor([True, False, True, False])})
     ...     def _step(self, tensordict):
@@ -98,13 +99,17 @@ class ActionMask(Transform):
         self._require_parent()
         return tensordict
 
+    def _leaf_keys(self, kind: str) -> tuple[Key, Key]:
+        return (self.action_key, self.action_key) if kind == "action" else super()._leaf_keys(kind)
+
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         """Checks the action spec and returns it. Later steps and resets set its masks."""
         spec = action_spec[self.action_key]
         if not isinstance(spec, _MASKABLE):
             names = ", ".join(kind.__name__ for kind in _MASKABLE)
             raise SpaceError(f"Expected actions of {names} at {self.action_key!r}, got {spec!r}.")
-        if self.mask_key not in self._require_parent().full_observation_spec:
+        parent = self.parent
+        if parent is not None and self.mask_key not in parent.full_observation_spec:
             raise SpaceError(
                 f"Expected a mask among the observations at {self.mask_key!r}, got none. Give another mask_key."
             )

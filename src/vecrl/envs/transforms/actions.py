@@ -35,6 +35,7 @@ class ActionTransform(Transform):
     """
 
     preserves_done = True
+    _checked_keys = ()  # `transform_action_spec` accepts actions only
 
     def __init__(
         self, in_keys_inv: Keys = "action", out_keys_inv: Keys = None, in_keys: Keys = None, out_keys: Keys = None
@@ -65,6 +66,12 @@ class ActionTransform(Transform):
     def _action_spec(self, key: Key) -> TensorSpec:
         """Returns the spec of an action of the environment."""
         return self._require_parent().full_action_spec[key]
+
+    @property
+    def _batch_dims(self) -> int:
+        """The number of batch dimensions of specs; 0 without an environment."""
+        parent = self.parent
+        return 0 if parent is None else parent.batch_dims
 
     def _finite_bounds(self, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         """Returns the bounds of an action. Raises a SpaceError unless they are floating-point, finite and differ."""
@@ -151,18 +158,11 @@ class ActionDiscretizer(ActionTransform):
     @cached_property
     def _discrete_spec(self) -> Any:
         """The spec of the discrete action."""
-        spec = self._action_spec(self.in_keys_inv[0])
-        if spec.ndim == self._require_parent().batch_dims:
-            discrete = Categorical(self._counts[0], spec.shape, spec.device)
-        else:
-            discrete = MultiCategorical(self._counts, spec.shape, spec.device)
-        return discrete if self.categorical else discrete.to_one_hot_spec()
+        return self._inv_spec(self._action_spec(self.in_keys_inv[0]))
 
-    @cached_property
-    def _counts(self) -> list[int]:
-        """The number of intervals of each element of the last dimension; a single one for an action `[*batch]`."""
-        spec = self._action_spec(self.in_keys_inv[0])
-        size = 1 if spec.ndim == self._require_parent().batch_dims else spec.shape[-1]
+    def _counts(self, spec: TensorSpec) -> list[int]:
+        """Returns the number of intervals of each element of the last dimension; a single one for `[*batch]`."""
+        size = 1 if spec.ndim == self._batch_dims else spec.shape[-1]
         try:
             return torch.as_tensor(self.num_intervals).expand(size).tolist()
         except RuntimeError as error:
@@ -177,12 +177,13 @@ class ActionDiscretizer(ActionTransform):
 
         Elements with fewer intervals are filled with NaN.
         """
-        low, high = (bound.unsqueeze(-1) for bound in self._finite_bounds(self._action_spec(self.in_keys_inv[0])))
-        device, counts = low.device, self._counts
+        spec = self._action_spec(self.in_keys_inv[0])
+        low, high = (bound.unsqueeze(-1) for bound in self._finite_bounds(spec))
+        device, counts = low.device, self._counts(spec)
         positions = torch.full((len(counts), max(counts)), torch.nan, device=device, dtype=low.dtype)
         for row, count in zip(positions, counts, strict=True):
             row[:count] = self.custom_arange(count, device)
-        if low.ndim == self._require_parent().batch_dims + 1:
+        if low.ndim == self._batch_dims + 1:
             positions = positions[0]
         widths = (high - low) / torch.tensor(counts, device=device).reshape(positions.shape[:-1]).unsqueeze(-1)
         actions = (low + (high - low) * positions).clamp(low, high)
@@ -202,7 +203,12 @@ class ActionDiscretizer(ActionTransform):
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         self._finite_bounds(spec)
-        return self._discrete_spec.clone()
+        counts = self._counts(spec)
+        if spec.ndim == self._batch_dims:
+            discrete = Categorical(counts[0], spec.shape, spec.device)
+        else:
+            discrete = MultiCategorical(counts, spec.shape, spec.device)
+        return discrete if self.categorical else discrete.to_one_hot_spec()
 
     def __repr__(self) -> str:
         return (

@@ -31,6 +31,8 @@ class SelfResetTransform(Transform):
         self_reset_buffer: stores these observations until the next reset.
     """
 
+    _env_only = "Remove it."
+
     def __init__(self, self_reset_buffer: SelfResetBuffer):
         super().__init__()
         self._self_reset = self_reset_buffer
@@ -99,7 +101,7 @@ class AutoResetEnv(TransformedEnv):
         kwargs: keyword arguments of `TransformedEnv`.
     """
 
-    def __init__(self, env: EnvBase, transform: TransformLike | None = None, **kwargs: Any):
+    def __init__(self, env: EnvBase | None = None, transform: TransformLike | None = None, **kwargs: Any):
         # an empty Compose is the parent of the first transform and gets none
         is_empty_compose = isinstance(transform, Compose) and not len(transform)
         if not is_empty_compose and not isinstance(_first_transform(transform), AutoResetTransform):

@@ -10,6 +10,7 @@ with the transforms before this one. Keys and containers are in `.part`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -19,9 +20,10 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec
-from ..keys import Key
+from ..keys import Key, split_key
 from ..row_masks import Prefix, RowMasks
 from .part import Keys, Part, overrides
+from .spec_hooks import KINDS, accept_leaves
 from .spec_probe import infer_spec
 
 __all__ = ["ObservationTransform", "Transform"]
@@ -50,8 +52,8 @@ class Transform(Part):
       `_step`.
     - `_inv_call(tensordict)`: changes the input of a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
-      `transform_state_spec`: each takes a Composite and returns a Composite. `transform_output_spec` and
-      `transform_input_spec` change all of them at once.
+      `transform_state_spec`: each takes a Composite and returns a Composite. Called with the spec of one entry, they
+      return the spec of the transformed entry. `transform_output_spec` and `transform_input_spec` change all at once.
 
     Args:
         in_keys: the keys that the transform reads from the outputs of the environment.
@@ -74,8 +76,21 @@ class Transform(Part):
     elementwise = False
     """Whether each value depends only on the input of its own step, so that a rollout can be changed at once."""
 
+    invertible = False
+    """Whether the class defines `_inv_apply_transform`, by which it changes the inputs `in_keys_inv`."""
+    enable_inv_on_reset = False
+    """Whether the inputs of resets are changed too, by `inv`. Transforms without a state between steps always do."""
+
+    _env_only = ""  # what to do with a transform that cannot change stored data
+    _kinds: tuple[str, ...] = KINDS  # of specs that the default keys are for
+    _checked_keys: tuple[str, ...] = ("in_keys", "in_keys_inv")  # that must exist in an environment
     _resets_like_steps = False
     """Whether `_call` and `_inv_call` also apply to the outputs and inputs of resets if a class overrides them."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        accept_leaves(cls)
+        cls.invertible = vars(cls).get("invertible", overrides(cls, Transform, "_inv_apply_transform"))
 
     def __init__(
         self,
@@ -144,7 +159,8 @@ class Transform(Part):
 
         With `_resets_like_steps` it is inverted, since environments with a state as input may start from it.
         """
-        if tensordict is None or not (self._resets_like_steps and self._has_inverse):
+        is_inverted = (self._resets_like_steps or self.enable_inv_on_reset) and self._has_inverse
+        if tensordict is None or not is_inverted:
             return tensordict
         return self._tolerant(self._inv_call, tensordict.copy())
 
@@ -198,14 +214,33 @@ class Transform(Part):
                 f"Expected a TensorDict as input of {type(self).__name__}, got {tensordict!r:.80}. Put it into a "
                 f"TensorDict."
             )
-        return super().__call__(tensordict)
+        try:
+            return super().__call__(tensordict)
+        except (LookupError, ValueError, RuntimeError) as error:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith("torchrl."):
+                raise
+            raise TypeError(
+                f"Expected {type(self).__name__} of vecrl in vecrl.envs.TransformedEnv, got a call by TorchRL "
+                f"({caller}), which passes it single outputs of steps, as to a function. Use the TransformedEnv of "
+                "vecrl, or the transform of TorchRL."
+            ) from error
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Changes the entries `in_keys` of stored data in place and returns it."""
+        """Changes the entries `in_keys` of stored data in place and returns it.
+
+        Raises:
+            RuntimeError: the transform has no meaning for stored data.
+        """
+        if self._env_only:
+            raise RuntimeError(f"Expected {type(self).__name__} in an environment, got stored data. {self._env_only}")
         return self._call(tensordict)
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns the input of the environment, or the data to store, for `tensordict`, which is not changed."""
+        """Returns the input of the environment, or the data to store, for `tensordict`, which is not changed.
+
+        Transforms that need later steps return None as long as there are no data to store.
+        """
         return self._inv_call(tensordict.copy())
 
     # -- specs
@@ -214,14 +249,16 @@ class Transform(Part):
         """Changes the specs of all outputs in place and returns them."""
         for name in ("reward", "observation", "done"):
             key = f"full_{name}_spec"
-            output_spec[key] = getattr(self, f"transform_{name}_spec")(output_spec[key])
+            if output_spec[key] is not None:
+                output_spec[key] = getattr(self, f"transform_{name}_spec")(output_spec[key])
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """Changes the specs of all inputs in place and returns them."""
         for name in ("state", "action"):
             key = f"full_{name}_spec"
-            input_spec[key] = getattr(self, f"transform_{name}_spec")(input_spec[key])
+            if input_spec[key] is not None:
+                input_spec[key] = getattr(self, f"transform_{name}_spec")(input_spec[key])
         return input_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -252,6 +289,16 @@ class Transform(Part):
         """Returns the spec of the values that `_inv_apply_transform` maps to values of `spec`."""
         return spec
 
+    def _leaf_keys(self, kind: str) -> tuple[Key, Key]:
+        """Returns the keys, in the environment and for the user, of the entry that a leaf of `kind` is the spec of.
+
+        It is the entry named `kind`, or the first entry that the transform changes.
+        """
+        is_input = kind in ("action", "state")
+        pairs = [(inner, outer) for outer, inner in self._inverse_key_pairs] if is_input else self._key_pairs
+        named = [pair for pair in pairs if split_key(pair[0])[1] == kind]
+        return (named or (pairs if kind in self._kinds else None) or [(kind, kind)])[0]
+
     def _forward_spec(self, specs: Composite) -> Composite:
         """Sets the specs of `out_keys` to `_spec` of those of `in_keys`, in place, and returns the specs."""
         if overrides(type(self), Transform, "_apply_transform"):
@@ -270,6 +317,18 @@ class Transform(Part):
                     del specs[in_key]
                 specs[out_key] = self._inv_spec(spec)
         return specs
+
+    def _to_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict of the batch size that the user sees in that of the parent. Override it to change it."""
+        return tensordict
+
+    def _from_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict of the batch size of the parent in that which the user sees."""
+        return tensordict
+
+    @property
+    def _changes_batch(self) -> bool:
+        return overrides(type(self), Transform, "_to_parent_batch")
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Returns the batch size that the user sees."""
@@ -307,6 +366,9 @@ class Transform(Part):
         return f"{type(self).__name__}(keys={self.in_keys})"
 
 
+accept_leaves(Transform)
+
+
 class StatelessTransform(Transform):
     """The base of transforms that apply `_call` to the outputs of both steps and resets, and keep nothing between."""
 
@@ -323,6 +385,8 @@ class ObservationTransform(StatelessTransform):
     Raises:
         ValueError: on use with stored data, if there are neither `in_keys` nor an environment.
     """
+
+    _kinds = ("observation", "action", "state")
 
     def _default_in_keys(self) -> list[Key]:
         parent = self.parent

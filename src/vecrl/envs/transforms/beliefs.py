@@ -44,6 +44,8 @@ class MeanActionSelector(StatelessTransform):
     (torch.Size([5, 3]), torch.Size([5, 3, 3]), torch.Size([5, 1]))
     """
 
+    _checked_keys = ()  # the methods of specs accept vectors and actions only
+
     def __init__(self, observation_key: Key = "observation", action_key: Key = "action"):
         beliefs = [_below(observation_key, "mean"), _below(observation_key, "var")]
         super().__init__([observation_key], beliefs, [action_key], [_below(action_key, "mean")])

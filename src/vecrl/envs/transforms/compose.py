@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, Self
@@ -10,21 +10,22 @@ from typing import Any, Self
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from ...specs import Composite
 from ..keys import Key
 from .base import Transform, owned
 from .function_transform import TransformLike, as_transform
 from .part import SubmoduleAttribute
+from .spec_hooks import check_keys
 
 __all__ = ["Compose"]
 
 
-def _fold(name: str, *, from_last: bool = False, convert: Callable[[Any], Any] | None = None) -> Any:
+def _fold(name: str, *, from_last: bool = False) -> Any:
     """Returns a method that passes the last argument of a hook through this hook of each transform.
 
     Args:
         name: the name of a method of `Transform`. Each transform also gets the other arguments, unchanged.
         from_last: whether the last transform is the first to be called.
-        convert: applied to the result of each transform.
     """
     hook = getattr(Transform, name)
     bind = signature(hook).bind
@@ -34,8 +35,6 @@ def _fold(name: str, *, from_last: bool = False, convert: Callable[[Any], Any] |
         *others, value = bind(self, *args, **kwargs).args[1:] if kwargs else args
         for transform in reversed(self._parts) if from_last else self._parts:
             value = getattr(transform, name)(*others, value)
-            if convert is not None:
-                value = convert(value)
         return value
 
     return folded
@@ -162,6 +161,10 @@ class Compose(Transform):
     def supports_rollout(self) -> bool:
         return all(transform.supports_rollout for transform in self)
 
+    @cached_property
+    def _changes_batch(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return any(transform._changes_batch for transform in self)
+
     @property
     def _has_inverse(self) -> bool:
         return any(transform._has_inverse for transform in self)
@@ -169,13 +172,30 @@ class Compose(Transform):
     # -- hooks, each by that of the transforms
 
     _call = _fold("_call")
-    _step = _fold("_step")
-    _reset = _fold("_reset")
+    _to_parent_batch = _fold("_to_parent_batch", from_last=True)
+    _from_parent_batch = _fold("_from_parent_batch")
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._changes_batch:
+            for transform in self._parts:
+                next_tensordict = transform._step(tensordict, next_tensordict)
+            return next_tensordict
+        input_tds = [tensordict]  # of the transforms, each in the batch size of its outputs, from the last to the first
+        for transform in reversed(self._parts[1:]):
+            input_tds.append(transform._to_parent_batch(input_tds[-1]))
+        for transform, input_td in zip(self._parts, reversed(input_tds), strict=True):
+            next_tensordict = transform._step(input_td, next_tensordict)
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for transform in self._parts:  # the input has the batch size of the parent
+            tensordict_reset = transform._reset(tensordict, tensordict_reset)
+            tensordict = transform._from_parent_batch(tensordict) if self._changes_batch else tensordict
+        return tensordict_reset
+
     _reset_env_preprocess = _fold("_reset_env_preprocess", from_last=True)
     _inv_call = _fold("_inv_call", from_last=True)
 
-    transform_output_spec = _fold("transform_output_spec", convert=owned)
-    transform_input_spec = _fold("transform_input_spec", convert=owned)
     transform_observation_spec = _fold("transform_observation_spec")
     transform_reward_spec = _fold("transform_reward_spec")
     transform_done_spec = _fold("transform_done_spec")
@@ -184,6 +204,20 @@ class Compose(Transform):
     transform_env_batch_size = _fold("transform_env_batch_size")
     transform_env_device = _fold("transform_env_device")
     transform_fake_tensordict = _fold("transform_fake_tensordict")
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Changes the specs of all outputs by each transform in order, and returns them."""
+        for transform in self:
+            check_keys(transform, "in_keys", output_spec)
+            output_spec = owned(transform.transform_output_spec(output_spec))
+        return output_spec
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """Changes the specs of all inputs by each transform in order, and returns them."""
+        for transform in self:
+            check_keys(transform, "in_keys_inv", input_spec)
+            input_spec = owned(transform.transform_input_spec(input_spec))
+        return input_spec
 
     init = _for_each("init")
     close = _for_each("close")
@@ -206,6 +240,8 @@ class Compose(Transform):
         tensordict = tensordict.copy()
         for transform in reversed(self._parts):
             tensordict = transform.inv(tensordict)
+            if tensordict is None:  # there is no data to store yet
+                break
         return tensordict
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ..done_flags import rows_done
+from ..done_flags import any_true, rows_done
 from ..row_masks import broadcast_mask
 from .base import Transform
 from .frame_skip import reset_rows
@@ -26,6 +26,8 @@ Condition = Callable[[TensorDictBase], Any]
 class Conditional(Transform):
     """The base of transforms with a condition, which a function of a TensorDict computes for each row."""
 
+    _env_only = "Remove it."
+
     def _rows_where(self, condition: Condition, td: TensorDictBase) -> Tensor:
         """Returns the rows in which a condition holds, `[*batch]` bool. Raises a SpaceError if it has another shape."""
         batch = td.batch_size
@@ -36,10 +38,6 @@ class Conditional(Transform):
                 f"{tuple(batch)}, got shape {tuple(result.shape)}. Return one value per row."
             )
         return result.reshape(*batch, -1).any(-1) if result.ndim else result.expand(batch)
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Raises a RuntimeError, since stored data cannot be stepped."""
-        raise RuntimeError(f"Expected {type(self).__name__} in an environment, got stored data. Remove it.")
 
 
 class ConditionalSkip(Conditional):
@@ -71,6 +69,8 @@ class ConditionalSkip(Conditional):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         skipped = self._rows_where(self.cond, tensordict)
+        if not any_true(skipped):
+            return tensordict
         mask = tensordict.get("_step", None)
         return tensordict.set("_step", ~skipped if mask is None else ~skipped & mask.reshape(skipped.shape))
 

@@ -7,14 +7,15 @@ and these transforms must keep nothing between steps.
 from __future__ import annotations
 
 from functools import cached_property
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
+from ...validation import parse_optional_count
 from ..keys import Key, join_key, split_key
 from ..row_masks import Prefix, broadcast_mask
 from ..step_mdp import as_keys
@@ -141,10 +142,15 @@ class Tracker(Transform):
         return Unbounded(spec.shape, dtype=self._dtype or spec.dtype, device=spec.device)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Adds the specs of the tracked values."""
-        sources = output_spec[f"full_{self._source}_spec"]
+        """Adds the specs of the tracked values. Raises a SpaceError if an observation would be replaced."""
+        sources, observations = output_spec[f"full_{self._source}_spec"], output_spec["full_observation_spec"]
         for source_key, key in self._tracked_keys:
-            output_spec["full_observation_spec"][key] = self._spec(sources[source_key])
+            if key in observations:
+                raise SpaceError(
+                    f"Expected {type(self).__name__} to write a new entry, got {key!r}, which is an observation of the "
+                    f"environment. Give another key."
+                )
+            observations[key] = self._spec(sources[source_key])
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
@@ -192,6 +198,11 @@ class InitTracker(Tracker):
     def _tracked_keys(self) -> list[tuple[Key, Key]]:
         return self._keys_beside_done(self.init_key)
 
+    @property
+    def init_keys(self) -> list[Key]:
+        """The keys of the marks, one beside each "done" flag of the environment."""
+        return [key for _, key in self._tracked_keys]
+
     def _next_value(self, previous: Any, source: Tensor) -> Tensor:
         return torch.zeros_like(source)
 
@@ -229,10 +240,8 @@ class StepCounter(Tracker):
         step_count_key: str | None = "step_count",
         update_done: bool = True,
     ):
-        if max_steps is not None and (not isinstance(max_steps, Integral) or max_steps < 1):
-            raise ValueError(f"Expected max_steps to be an int of 1 or more, or None, got {max_steps!r}.")
         super().__init__()
-        self.max_steps = max_steps
+        self.max_steps = parse_optional_count("max_steps", max_steps)
         self.truncated_key = truncated_key or "truncated"
         self.step_count_key = step_count_key or "step_count"
         self.update_done = update_done
@@ -240,6 +249,16 @@ class StepCounter(Tracker):
     @cached_property
     def _tracked_keys(self) -> list[tuple[Key, Key]]:
         return self._keys_beside_done(self.step_count_key)
+
+    @property
+    def step_count_keys(self) -> list[Key]:
+        """The keys of the counts, one beside each "done" flag of the environment."""
+        return [key for _, key in self._tracked_keys]
+
+    @property
+    def truncated_keys(self) -> list[Key]:
+        """The keys of the flags that `max_steps` sets, one beside each "done" flag of the environment."""
+        return [join_key(prefix, self.truncated_key) for prefix in self._done_prefixes]
 
     def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         count = torch.arange(is_first.shape[-1], device=is_first.device) - start_indices(is_first)
@@ -314,10 +333,22 @@ class RewardTracker(Tracker):
         return ["reward"] if parent is None else parent.reward_keys
 
     def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
-        return keys  # the number of rewards may depend on the parent
+        depends_on_parent = name == "out_keys" and self._in_keys is None
+        return keys if depends_on_parent else super()._validate_keys(name, keys)
 
     @cached_property
     def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        keys, new_keys, masks = self.in_keys, self.out_keys, self._reset_keys
+        if len(new_keys) != len(keys) or len(set(new_keys)) < len(keys):
+            raise ValueError(
+                f"Expected {type(self).__name__} to have a key in out_keys for each reward, {keys}, got {new_keys}. "
+                f"Give as many different out_keys."
+            )
+        if masks is not None and len(masks) not in (1, len(keys)):
+            raise ValueError(
+                f"Expected {type(self).__name__} to have one of reset_keys for all rewards, or one for each of {keys}, "
+                f"got {masks}."
+            )
         return self._key_pairs
 
     def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
@@ -349,6 +380,10 @@ class RewardSum(RewardTracker):
             same group.
         reset_keys: the keys of the masks that set sums to 0, one per reward; by default the mask of the reward's group.
         reward_spec: whether the sums belong to the reward spec instead of the observation spec.
+
+    Raises:
+        ValueError: the numbers of keys differ, or `out_keys` has one twice.
+        SpaceError: on use, if the environment has an observation at one of `out_keys`.
 
     >>> from vecrl.envs import GymEnv
     >>> GymEnv("CartPole-v1").append_transform(RewardSum()).rollout(3)["next", "episode_reward"].squeeze(-1)

@@ -1,7 +1,8 @@
-"""`NextObservationDelta`: stores next observations as differences of low precision. It must not know where."""
+"""Transforms that store next observations in less memory, and restore them. They must not know where."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,11 +10,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ..keys import Key
+from ..row_masks import broadcast_mask
+from ..step_mdp import as_keys
 from .base import Transform
 from .part import Keys
 
-__all__ = ["NextObservationDelta"]
+__all__ = ["NextObservationDelta", "NextStateReconstructor"]
 
 _DISCRETE_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -128,3 +132,96 @@ class NextObservationDelta(Transform):
 
     def _forward_spec(self, specs: Any) -> Any:
         return specs
+
+
+class NextStateReconstructor(Transform):
+    """Restores next observations of stored steps from the observations of the steps that follow them.
+
+    Where the following step of a trajectory is not the next row of the data, for example at the end of an episode,
+    the value is `fill_value`. In an environment it changes nothing.
+
+    Args:
+        keys: the keys of observations; the results are written under "next".
+        traj_key: the key of the number of the trajectory of each step; None for one trajectory.
+        done_key: the key of flags that are True if the step ends a trajectory; None to ignore them.
+        step_count_key: the key of the number of each step in its trajectory, which must increase by 1; None to ignore
+            it.
+        fill_value: the value where the next observation is not in the data.
+        strict: whether an error is raised if `traj_key`, `done_key` or `step_count_key` is missing.
+
+    Raises:
+        KeyError: on use, if an entry is missing.
+        SpaceError: on use, if the data have not exactly one batch dimension, or if `fill_value` is NaN and an
+            observation is not floating-point.
+
+    >>> from tensordict import TensorDict
+    >>> data = TensorDict({"observation": torch.arange(4.0), "trajectory": torch.tensor([0, 0, 0, 1])}, [4])
+    >>> NextStateReconstructor(traj_key="trajectory", done_key=None)(data)["next", "observation"]
+    tensor([1., 2., nan, nan])
+    """
+
+    preserves_done = True
+
+    def __init__(
+        self,
+        keys: Key | Sequence[Key] = ("observation",),
+        *,
+        traj_key: Key | None = ("collector", "traj_ids"),
+        done_key: Key | None = ("next", "done"),
+        step_count_key: Key | None = None,
+        fill_value: float = float("nan"),
+        strict: bool = True,
+    ):
+        super().__init__()
+        self.keys = as_keys(keys)
+        self.traj_key = traj_key
+        self.done_key = done_key
+        self.step_count_key = step_count_key
+        self.fill_value = fill_value
+        self.strict = strict
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict
+
+    def _marker(self, tensordict: TensorDictBase, key: Key | None) -> Tensor | None:
+        """Returns an entry `[rows, values]`, or None if it is not used."""
+        value = None if key is None else tensordict.get(key, None)
+        if value is None:
+            if key is not None and self.strict:
+                raise self._missing(key, tensordict)
+            return None
+        return value.reshape(value.shape[0], -1)
+
+    def _has_next(self, tensordict: TensorDictBase) -> Tensor:
+        """Returns the mask of rows that the next step follows, bool `[rows]`."""
+        mask = torch.ones(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
+        mask[-1:] = False
+        if (trajectory := self._marker(tensordict, self.traj_key)) is not None:
+            mask[:-1] &= (trajectory[1:] == trajectory[:-1]).all(-1)
+        if (done := self._marker(tensordict, self.done_key)) is not None:
+            mask &= ~done.any(-1)
+        if (count := self._marker(tensordict, self.step_count_key)) is not None:
+            mask[:-1] &= (count[1:] == count[:-1] + 1).all(-1)
+        return mask
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes the observations under "next" in place and returns the data."""
+        if tensordict.batch_dims != 1:
+            raise SpaceError(
+                f"Expected data with one batch dimension, got batch size {tuple(tensordict.batch_size)}. Call "
+                f"reshape(-1) first, if the steps of each trajectory follow each other then."
+            )
+        mask = self._has_next(tensordict)
+        for key in self.keys:
+            value = tensordict.get(key, None)
+            if value is None:
+                raise self._missing(key, tensordict)
+            if self.fill_value != self.fill_value and not value.is_floating_point():
+                raise SpaceError(
+                    f"Expected floating-point observations, of which NaN can be a value, got {key!r} of {value.dtype}. "
+                    f"Give a fill_value."
+                )
+            path = (key,) if isinstance(key, str) else tuple(key)
+            next_value = value.roll(-1, 0)
+            tensordict.set(("next", *path), torch.where(broadcast_mask(mask, value), next_value, self.fill_value))
+        return tensordict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,21 @@ class DTypeCastTransform(StatelessTransform):
             return _cast(tensordict.copy(), self.dtype_out, self.dtype_in)
         return super().inv(tensordict)
 
+    def _forward_spec(self, specs: Composite) -> Composite:
+        if self._in_keys is None and self.container is None:
+            return self._cast_specs(specs, self._spec)
+        return super()._forward_spec(specs)
+
+    def _inverse_spec(self, specs: Composite) -> Composite:
+        if self._in_keys is None and self._in_keys_inv is None and self.container is None:
+            return self._cast_specs(specs, self._inv_spec)
+        return super()._inverse_spec(specs)
+
+    def _cast_specs(self, specs: Composite, cast: Callable[[TensorSpec], TensorSpec]) -> Composite:
+        for key in self._keys_of_dtype(specs):
+            specs[key] = cast(specs[key])
+        return specs
+
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return spec.to(self.dtype_out)
 
@@ -124,7 +139,7 @@ class DeviceCastTransform(StatelessTransform):
     """Moves outputs to a device, and inputs to the device of the environment.
 
     Without keys, all entries are moved, and `device` is the device of the transformed environment. With keys, only
-    these entries are moved, and the device of the transformed environment is None.
+    these entries are moved, and the device of the transformed environment is None. Stored data may lack some of them.
 
     Args:
         device: the device of data that the user sees.
@@ -195,6 +210,14 @@ class DeviceCastTransform(StatelessTransform):
     @property
     def _has_inverse(self) -> bool:
         return self._casts_everything or bool(self._inverse_key_pairs)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Moves the entries of stored data and returns it."""
+        return self._tolerant(self._call, tensordict)
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a copy of the input of the environment, or of the data to store, with the entries moved."""
+        return self._tolerant(super().inv, tensordict) if self.container is None else super().inv(tensordict)
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return value.to(self.device)

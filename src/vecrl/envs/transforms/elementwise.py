@@ -31,10 +31,11 @@ class UnaryTransform(ObservationTransform):
     Args:
         in_keys, out_keys: the keys of outputs that `fn` reads and writes.
         in_keys_inv, out_keys_inv: the keys of inputs that `inv_fn` writes and reads.
-        fn: takes a tensor with all its batch dimensions (or a non-tensor) and returns a new one, or any object. The
+        fn: takes a tensor with all its batch dimensions (or an object) and returns a new one, or any object. The
             spec of inputs that users give is computed with `fn` too, as the inverse of `inv_fn`.
         inv_fn: the same for inputs.
-        use_raw_nontensor: whether the functions get the data of a non-tensor (a list of them in a batch).
+        use_raw_nontensor: whether the functions get a `NonTensorData` or `NonTensorStack` instead of its content (in a
+            batch a list).
 
     Raises:
         ValueError: `in_keys_inv` are given without `inv_fn`.
@@ -66,7 +67,7 @@ class UnaryTransform(ObservationTransform):
         self._use_raw_nontensor = use_raw_nontensor
 
     def _apply_fn(self, function: Callable[[Any], Any], value: Any) -> Any:
-        if self._use_raw_nontensor and is_non_tensor(value):
+        if not self._use_raw_nontensor and is_non_tensor(value):
             value = value.tolist()
         result = function(value)
         return NonTensorStack(*result) if isinstance(result, list) else result
@@ -82,7 +83,7 @@ class UnaryTransform(ObservationTransform):
         result, shape = probe_output(self._apply_transform, spec)
         if isinstance(result, Tensor):
             return Unbounded(shape, dtype=result.dtype, device=spec.device)
-        return NonTensor(spec.shape, device=spec.device)
+        return NonTensor(spec.shape if self.parent is None else self.parent.batch_size, device=spec.device)
 
     _inv_spec = _spec  # the values that the user gives are outputs of fn
 

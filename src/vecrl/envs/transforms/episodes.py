@@ -137,6 +137,7 @@ class TerminateTransform(Transform):
     """
 
     preserves_done = True
+    _env_only = "Set the flags in the data."
 
     def __init__(self, stop: Callable[[TensorDictBase], Any], *, write_done: bool = True):
         if not callable(stop):
@@ -162,10 +163,6 @@ class TerminateTransform(Transform):
                 f"{tuple(flag.shape)}, got shape {tuple(result.shape)}."
             )
         return result[(..., *[None] * (flag.ndim - result.ndim))]
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Raises a RuntimeError, since stored episodes cannot be ended."""
-        raise RuntimeError("Expected TerminateTransform in an environment, got stored data. Set the flags in the data.")
 
 
 class RandomTruncationTransform(RowStateTransform):
@@ -197,6 +194,8 @@ class RandomTruncationTransform(RowStateTransform):
     True
     >>> env.close()
     """
+
+    _env_only = "Remove it."
 
     def __init__(self, min_horizon: int, max_horizon: int, prob: float = 0.0, first_episode_prob: float | None = None):
         if not 1 <= min_horizon <= max_horizon:
@@ -258,10 +257,6 @@ class RandomTruncationTransform(RowStateTransform):
         low = torch.where(episode == 0, 1, self.min_horizon)
         fraction = torch.rand(episode.shape, device=episode.device, dtype=torch.float64)
         return torch.where(is_random, low + (fraction * (self.max_horizon + 1 - low)).long(), self.max_horizon)
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Raises a RuntimeError, since stored episodes cannot be ended."""
-        raise RuntimeError("Expected RandomTruncationTransform in an environment, got stored data. Remove it.")
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """Adds a truncated flag in each group of done flags."""

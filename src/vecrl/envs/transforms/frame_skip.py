@@ -5,7 +5,7 @@ They step their parent, and must not know which environment it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
+from ...validation import parse_count
 from ..done_flags import rows_done
 from ..keys import Key, join_key
 from ..row_masks import RowMasks, broadcast_mask
@@ -31,7 +32,7 @@ def further_steps(
     step_td: TensorDictBase,
     next_td: TensorDictBase,
     mask: Tensor | None,
-    actions: Iterable[TensorDictBase],
+    actions: Iterable[Mapping[Key, Tensor]],
 ) -> Iterator[tuple[TensorDictBase, Tensor]]:
     """Takes steps after a step, in the rows that are not done, until all are done.
 
@@ -40,7 +41,7 @@ def further_steps(
         step_td: the input of the step.
         next_td: its output.
         mask: which rows were stepped; None for all.
-        actions: the actions of each further step.
+        actions: the actions of each further step, by key.
 
     Yields:
         The output of each further step, with rewards of 0 in rows that are not stepped, and the mask of the rows that
@@ -52,7 +53,9 @@ def further_steps(
             running &= mask.reshape(running.shape)
         if not bool(running.any()):
             return
-        root = env.step_mdp(step_td.set("next", next_td)).update(action)
+        root = env.step_mdp(step_td.set("next", next_td))
+        for key, value in action.items():
+            root.set(key, value)
         step_td = env.step(root if bool(running.all()) else root.set("_step", running))
         next_td = step_td.get("next")
         yield next_td, running
@@ -67,7 +70,8 @@ class FrameSkipTransform(Transform):
         frame_skip: the number of environment steps per step, 1 or more.
 
     Raises:
-        ValueError: `frame_skip` is less than 1.
+        ValueError: `frame_skip` is no int of 1 or more.
+        RuntimeError: on use with stored data.
 
     >>> from vecrl.envs import GymEnv
     >>> env = GymEnv("CartPole-v1").append_transform(FrameSkipTransform(4))
@@ -75,11 +79,11 @@ class FrameSkipTransform(Transform):
     tensor([4., 4.])
     """
 
+    _env_only = "Remove it."
+
     def __init__(self, frame_skip: int = 1):
-        if frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
         super().__init__()
-        self.frame_skip = frame_skip
+        self.frame_skip = parse_count("frame_skip", frame_skip)
         self._last_input: TensorDictBase | None = None
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -92,7 +96,7 @@ class FrameSkipTransform(Transform):
         step_td, self._last_input = self._last_input, None
         if step_td is None:
             step_td = tensordict.copy()
-        actions = [step_td.select(*parent.action_keys)] * (self.frame_skip - 1)
+        actions = [{key: step_td.get(key) for key in parent.action_keys}] * (self.frame_skip - 1)
         rewards = {key: next_tensordict.get(key) for key in parent.reward_keys}
         next_td = next_tensordict
         for next_td, _ in further_steps(parent, step_td, next_tensordict, tensordict.get("_step", None), actions):
@@ -141,7 +145,7 @@ class MultiAction(Transform):
         self.dim = dim
         self.stack_rewards = stack_rewards
         self.stack_observations = stack_observations
-        self._inputs: list[TensorDictBase] = []
+        self._inputs: tuple[TensorDictBase, list[dict[Key, Tensor]]] | None = None
 
     @cached_property
     def _stacked_keys(self) -> list[Key]:
@@ -156,18 +160,18 @@ class MultiAction(Transform):
         counts = {key: len(values) for key, values in actions.items()}
         if len(set(counts.values())) != 1 or 0 in counts.values():
             raise SpaceError(f"Expected the same number of actions, 1 or more, at all keys, got {counts}.")
-        empty = tensordict.empty()
-        steps = zip(*actions.values(), strict=True)
-        parts = [empty.copy().update(dict(zip(keys, values, strict=True))) for values in steps]
-        tensordict.update(parts[0])
+        first, *further = [dict(zip(keys, values, strict=True)) for values in zip(*actions.values(), strict=True)]
+        for key, value in first.items():
+            tensordict.set(key, value)
         for key in self._stacked_keys:  # environments may read their last observations
             if (stack := tensordict.get(key, None)) is not None:
                 tensordict.set(key, stack.select(position, -1))
-        self._inputs = [tensordict.copy(), *parts[1:]]
+        self._inputs = tensordict.copy(), further
         return tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        parent, (step_td, *actions) = self._require_parent(), self._inputs
+        assert self._inputs is not None
+        parent, (step_td, actions) = self._require_parent(), self._inputs
         rewards = {key: [next_tensordict.get(key)] for key in parent.reward_keys}
         stacks = {key: [next_tensordict.get(key)] for key in self._stacked_keys}
         next_td = next_tensordict
@@ -225,7 +229,7 @@ class NoopResetEnv(Transform):
         random: whether to sample the number.
 
     Raises:
-        ValueError: `noops` is negative, or 0 with `random`.
+        ValueError: `noops` is negative or no whole number, or 0 with `random`.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import Compose, StepCounter
@@ -237,8 +241,8 @@ class NoopResetEnv(Transform):
     preserves_done = True
 
     def __init__(self, noops: int = 30, random: bool = True):
-        if noops < 0 or (random and not noops):
-            raise ValueError(f"Expected noops of 1 or more, or 0 with random=False, got {noops}.")
+        if noops < 0 or noops % 1 or (random and not noops):
+            raise ValueError(f"Expected noops to be an int of 1 or more, or 0 with random=False, got {noops}.")
         super().__init__()
         self.noops = noops
         self.random = random

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ...validation import parse_count
 from ..keys import Key
 from ..row_masks import broadcast_mask
 from .counters import episode_starts, start_indices
@@ -145,7 +146,11 @@ class LastValues(RowStateTransform):
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         starts = start_indices(is_first)
         for key, out_key in self._key_pairs:
-            value, next_values = root.get(key), next_td.get(key)
+            value, next_values = root.get(key, None), next_td.get(key, None)
+            if next_values is None:
+                if self._allow_missing:
+                    continue
+                raise self._missing(key, next_td)
             root.set(out_key, self._stack_frames(value, starts))
             next_td.set(out_key, self._stack_frames(value, starts, next_values))
             self._buffers[_buffer_name(key)] = next_td.get(out_key).select(is_first.ndim - 1, -1).clone()
@@ -197,7 +202,7 @@ class CatFrames(LastValues):
         done_key: the key of the flag under "next" that ends stored episodes, "done" by default.
 
     Raises:
-        ValueError: `N` is less than 1, `dim` is not negative, or `padding` is unknown.
+        ValueError: `N` is no int of 1 or more, `dim` is not negative, or `padding` is unknown.
         SpaceError: on use, if an entry does not have the dimension or the batch has changed without a reset.
 
     >>> from vecrl.envs import GymEnv
@@ -218,14 +223,12 @@ class CatFrames(LastValues):
         reset_key: Key | None = None,
         done_key: Key | None = None,
     ):
-        if N < 1:
-            raise ValueError(f"Expected N of 1 or more, got {N}.")
         if dim >= 0:
             raise ValueError(f"Expected a negative dim, which is counted from the end, got {dim}.")
         if padding not in ("same", "constant"):
             raise ValueError(f'Expected padding to be "same" or "constant", got {padding!r}.')
         keys = ["pixels"] if in_keys is None else in_keys
-        super().__init__(N, dim, keys, out_keys, padding, padding_value, reset_key, done_key)
+        super().__init__(parse_count("N", N), dim, keys, out_keys, padding, padding_value, reset_key, done_key)
         self.as_inverse = as_inverse
 
     # -- on trajectories
@@ -282,7 +285,7 @@ class TimeMaxPool(LastValues):
         reset_key: the key of the mask of rows in which episodes start; by default the mask of the group of the entry.
 
     Raises:
-        ValueError: `T` is less than 1.
+        ValueError: `T` is no int of 1 or more.
 
     >>> from vecrl.envs import GymEnv
     >>> pool = TimeMaxPool(in_keys=["observation"], out_keys=["highest"], T=3)
@@ -292,9 +295,8 @@ class TimeMaxPool(LastValues):
     """
 
     def __init__(self, in_keys: Keys = None, out_keys: Keys = None, T: int = 1, reset_key: Key | None = None):
-        if T < 1:
-            raise ValueError(f"Expected T of 1 or more, got {T}.")
-        super().__init__(T, -1, ["observation"] if in_keys is None else in_keys, out_keys, reset_key=reset_key)
+        keys = ["observation"] if in_keys is None else in_keys
+        super().__init__(parse_count("T", T), -1, keys, out_keys, reset_key=reset_key)
 
     @property
     def T(self) -> int:

@@ -22,20 +22,11 @@ TransformLike = Transform | Callable[[TensorDictBase], TensorDictBase | None]
 """A transform, or a function over TensorDicts that returns one or changes its argument."""
 
 
-class FunctionTransform(Transform):
-    """A plain function over TensorDicts as a transform. It is called on the output of steps and resets.
+class OutputTransform(Transform):
+    """The base of transforms that may change all entries of outputs, of resets too, by their `_call`.
 
-    Args:
-        function: takes a TensorDict and returns a TensorDict, or changes it in place and returns None.
+    The specs follow from a call with zeros.
     """
-
-    def __init__(self, function: Callable[[TensorDictBase], TensorDictBase | None]):
-        super().__init__()
-        self._function = function
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        result = self._function(next_tensordict)
-        return next_tensordict if result is None else result
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         return self._call(tensordict_reset)
@@ -69,6 +60,22 @@ class FunctionTransform(Transform):
                 observation_spec[key] = Unbounded(dims, dtype=value.dtype, device=device)
         assert observation_spec.shape == shape
         return output_spec
+
+
+class FunctionTransform(OutputTransform):
+    """A plain function over TensorDicts as a transform. It is called on the output of steps and resets.
+
+    Args:
+        function: takes a TensorDict and returns a TensorDict, or changes it in place and returns None.
+    """
+
+    def __init__(self, function: Callable[[TensorDictBase], TensorDictBase | None]):
+        super().__init__()
+        self._function = function
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        result = self._function(next_tensordict)
+        return next_tensordict if result is None else result
 
 
 def as_transform(transform: TransformLike) -> Transform:

@@ -21,7 +21,67 @@ from .spec_probe import probe_output
 __all__ = ["CatTensors", "ExcludeTransform", "RenameTransform", "SelectTransform"]
 
 
-class CatTensors(ObservationTransform):
+class JoinTransform(ObservationTransform):
+    """The base of transforms that join several entries into one.
+
+    Args:
+        in_keys: the keys of the entries.
+        out_key: the key of the result.
+        del_keys: whether to remove the `in_keys`, except those that the next step of the environment needs.
+        in_keys_inv, out_keys_inv: as in `Transform`.
+    """
+
+    elementwise = True
+
+    def __init__(
+        self, in_keys: Keys, out_key: Key, del_keys: bool, in_keys_inv: Keys = None, out_keys_inv: Keys = None
+    ):
+        super().__init__(in_keys, None, in_keys_inv, out_keys_inv)
+        self.out_key: Key = as_keys(out_key)[0]
+        self.del_keys = del_keys
+
+    @property
+    def out_keys(self) -> list[Key]:
+        """The key of the result."""
+        return [self.out_key]
+
+    @out_keys.setter
+    def out_keys(self, keys: Keys) -> None:
+        if keys is not None:
+            (self.out_key,) = as_keys(keys)
+
+    def _join(self, values: list[Any], batch_dims: int) -> Any:
+        """Returns the joined entry for entries `[*batch, ...]`."""
+        raise NotImplementedError
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        values: list[Any] = [next_tensordict.get(key, None) for key in self.in_keys]
+        if any(value is None for value in values):
+            if self._allow_missing:
+                return next_tensordict
+            raise self._missing(self.in_keys[values.index(None)], next_tensordict)
+        if values:
+            remove_entries(next_tensordict, self._removed_keys)
+            next_tensordict.set(self.out_key, self._join(values, next_tensordict.batch_dims))
+        return next_tensordict
+
+    @cached_property
+    def _removed_keys(self) -> list[Key]:
+        """The keys to remove: none that the next step of the environment needs."""
+        return self._removable(self.in_keys) if self.del_keys else []
+
+
+def remove_entries(container: Any, keys: list[Key]) -> None:
+    """Removes entries of a TensorDict or specs of a Composite in place, and groups that are empty without them."""
+    for key in keys:
+        del container[key]
+        prefix = split_key(key)[0]
+        while prefix and container.get(prefix).is_empty():
+            del container[prefix]
+            prefix = prefix[:-1]
+
+
+class CatTensors(JoinTransform):
     """Concatenates tensors into one entry.
 
     Args:
@@ -41,8 +101,6 @@ class CatTensors(ObservationTransform):
     tensor([0., 0., 1.])
     """
 
-    elementwise = True
-
     def __init__(
         self,
         in_keys: Keys = None,
@@ -53,13 +111,11 @@ class CatTensors(ObservationTransform):
         unsqueeze_if_oor: bool = False,
         sort: bool = True,
     ):
-        super().__init__()
+        super().__init__(None, out_key, del_keys)
         self._sort = sort
         if in_keys is not None:
             self.in_keys = self._sort_keys(as_keys(in_keys))
-        self.out_key: Key = as_keys(out_key)[0]
         self.dim = dim
-        self.del_keys = del_keys
         self.unsqueeze_if_oor = unsqueeze_if_oor
 
     def _sort_keys(self, keys: list[Key]) -> list[Key]:
@@ -72,33 +128,7 @@ class CatTensors(ObservationTransform):
         specs = parent.full_observation_spec
         return self._sort_keys([key for key in parent.observation_keys if specs[key].ndim == parent.batch_dims + 1])
 
-    @property
-    def out_keys(self) -> list[Key]:
-        """The key of the result."""
-        return [self.out_key]
-
-    @out_keys.setter
-    def out_keys(self, keys: Keys) -> None:
-        if keys is not None:
-            (self.out_key,) = as_keys(keys)
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        values: list[Any] = [next_tensordict.get(key, None) for key in self.in_keys]
-        if any(value is None for value in values):
-            if self._allow_missing:
-                return next_tensordict
-            raise self._missing(self.in_keys[values.index(None)], next_tensordict)
-        if values:
-            next_tensordict.exclude(*self._removed_keys, inplace=True)
-            next_tensordict.set(self.out_key, self._concat(values, next_tensordict.batch_dims))
-        return next_tensordict
-
-    @cached_property
-    def _removed_keys(self) -> list[Key]:
-        """The keys to remove: none that the next step of the environment needs."""
-        return self._removable(self.in_keys) if self.del_keys else []
-
-    def _concat(self, values: list[Tensor], batch_dims: int) -> Tensor:
+    def _join(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
         if self.unsqueeze_if_oor:
             min_dims = -dim if dim < 0 else self.dim + 1
@@ -107,12 +137,18 @@ class CatTensors(ObservationTransform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds the spec of the result, and removes those of the removed entries. It is bounded if all entries are."""
-        specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
+        missing = [key for key in self.in_keys if key not in observation_spec]
+        if missing and not self._allow_missing:
+            raise SpaceError(
+                f"Expected CatTensors to concatenate observations, {list(observation_spec.keys(True, True))}, got "
+                f"in_keys {missing}, which are none. Give other in_keys."
+            )
+        specs: list[TensorSpec] = [] if missing else [observation_spec[key] for key in self.in_keys]
         if not specs:
             return observation_spec
         dims = observation_spec.ndim
         try:
-            concatenated, shape = probe_output(lambda *values: self._concat(list(values), dims), *specs)
+            concatenated, shape = probe_output(lambda *values: self._join(list(values), dims), *specs)
         except (RuntimeError, IndexError) as error:
             if any(map(is_heterogeneous, specs)):  # see heterogeneous_errors
                 raise
@@ -123,8 +159,7 @@ class CatTensors(ObservationTransform):
                 f"Expected entries that can be concatenated along dim={self.dim}, got {descriptions}. "
                 "unsqueeze_if_oor=True adds the dimension to entries without it."
             ) from error
-        for key in self._removed_keys:
-            del observation_spec[key]
+        remove_entries(observation_spec, self._removed_keys)
         observation_spec[self.out_key] = self._spec_of(specs, concatenated, shape, dims)
         return observation_spec
 
@@ -140,8 +175,8 @@ class CatTensors(ObservationTransform):
         is_dynamic = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1
         if len(bounded) < len(specs) or is_dynamic:
             return Unbounded(shape, dtype=concatenated.dtype, device=concatenated.device)
-        low = self._concat([spec.low for spec in bounded], batch_dims)
-        high = self._concat([spec.high for spec in bounded], batch_dims)
+        low = self._join([spec.low for spec in bounded], batch_dims)
+        high = self._join([spec.high for spec in bounded], batch_dims)
         return Bounded(low, high, shape, dtype=concatenated.dtype, device=concatenated.device)
 
 
@@ -174,6 +209,10 @@ class RenameTransform(StatelessTransform):
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.create_copy = create_copy
+
+    @property
+    def _has_inverse(self) -> bool:
+        return bool(self._inverse_key_pairs)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._rename(next_tensordict, self._key_pairs)
@@ -216,6 +255,13 @@ class RenameTransform(StatelessTransform):
                     "RenameTransform(…, create_copy=True), which keeps both."
                 )
         return self._rename_spec(done_spec)
+
+    def _inverse_spec(self, specs: Composite) -> Composite:
+        kept = {key: specs[key] for key in self.in_keys_inv if self.create_copy and key in specs}
+        specs = super()._inverse_spec(specs)
+        for key, spec in kept.items():
+            specs[key] = spec
+        return specs
 
     def _rename_spec(self, specs: Composite) -> Composite:
         renamed = [(old_key, new_key, specs[old_key]) for old_key, new_key in self._key_pairs if old_key in specs]

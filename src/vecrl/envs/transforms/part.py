@@ -88,6 +88,8 @@ class Part(nn.Module):
     A `functools.cached_property` of a part is computed again after a change of keys or of the environment.
     """
 
+    stored_data_only = False
+    """Whether the part changes stored data only, and cannot be in an environment."""
     excluded_from_state = ("_container_ref", "_cache", "_key_pairs", "_inverse_key_pairs")
     _cached_names: ClassVar[tuple[str, ...]] = ("_key_pairs", "_inverse_key_pairs")
 
@@ -203,13 +205,17 @@ class Part(nn.Module):
     @property
     def parent(self) -> EnvBase | None:
         """The environment with the transforms before this one, or None if the transform is in no environment."""
-        env = self._env
-        if env is None:
-            return None
+        env_ref, preceding = self._cached("_place", self._find_place)
+        env = None if env_ref is None else env_ref()
+        return None if env is None else env._parent_with(preceding)
+
+    def _find_place(self) -> tuple[Any, list[Part]]:
+        """Returns a weak reference to the `TransformedEnv`, or None, and the transforms before this one."""
         preceding: list[Part] = []
         for _, parts in self._ancestors():
             preceding = [*parts, *preceding]
-        return env._parent_with(preceding)
+        env = self._env
+        return None if env is None else weakref.ref(env), preceding
 
     def _require_parent(self) -> EnvBase:
         parent = self.parent
@@ -221,18 +227,33 @@ class Part(nn.Module):
         return parent
 
     def set_container(self, container: Any) -> None:
-        """Makes the transform a part of `container`.
+        """Makes the transform a part of `container`. A part of a `Compose` without environment is removed from it.
 
         Raises:
-            AttributeError: the transform already has a container.
+            AttributeError: the transform belongs to an environment.
+            ValueError: the container is in an environment, and the transform is for stored data only.
         """
-        if self.container is not None:
+        previous = self.container
+        if previous is not None and self._env is not None:
             raise AttributeError(
-                f"Expected {type(self).__name__} to have no container, got one that already belongs to another "
-                "environment or Compose. Use transform.clone(), which shares its buffers and has no container."
+                f"Expected {type(self).__name__} to belong to no environment, got one that already belongs to another. "
+                "Use transform.clone(), which shares its buffers and has no container."
             )
+        if (container._env if isinstance(container, Part) else container) is not None:
+            self._check_allowed_in_environments()
+        if previous is not None:
+            previous.pop(list(previous).index(self))
         self._container_ref = weakref.ref(container)
         self.empty_cache()
+
+    def _check_allowed_in_environments(self) -> None:
+        for part in self.modules():
+            if isinstance(part, Part) and part.stored_data_only:
+                name = type(part).__name__
+                raise ValueError(
+                    f"Expected a transform for steps of an environment, got {name}, which needs several steps at once. "
+                    f"Apply it to stored trajectories: {name}.inv before they are stored, {name} when they are read."
+                )
 
     def reset_parent(self) -> None:
         """Removes the transform from its container."""

@@ -39,7 +39,8 @@ class TensorDictPrimer(Transform):
         call_before_env_reset: whether to set the entries before the environment is reset, so that it can read them.
 
     Raises:
-        ValueError: both `random` and `default_value` are given, both `primers` and keywords, or keys do not match.
+        ValueError: both `random` and a `default_value` other than 0 are given, both `primers` and keywords, or keys do
+            not match.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.specs import Unbounded
@@ -66,8 +67,8 @@ class TensorDictPrimer(Transform):
     ):
         if primers is not None and kwargs:
             raise ValueError(f"Expected primers or keywords, got both, with keywords {sorted(kwargs)}. Give only one.")
-        if random and default_value is not None:
-            raise ValueError("Expected random or default_value, got both. Give only one.")
+        if random and default_value is not None and not _is_zero(default_value):
+            raise ValueError(f"Expected random or default_value, got both, {default_value!r}. Give only one.")
         specs: Any = kwargs if primers is None else primers
         specs = specs if isinstance(specs, Composite) else Composite(specs)
         keys = set(specs.keys(include_nested=True, leaves_only=True))
@@ -117,7 +118,7 @@ class TensorDictPrimer(Transform):
             return spec.rand(batch_shape)
         value = self.default_value[key] if isinstance(self.default_value, Mapping) else self.default_value
         value = torch.as_tensor(value() if callable(value) else value, dtype=spec.dtype, device=spec.device)
-        return value.expand(*batch_shape, *spec.shape).clone()
+        return value.expand([*batch_shape, *spec.shape]).clone()
 
     def _single_default(self, batch: torch.Size, mask: Tensor | None) -> TensorDictBase:
         row_mask = torch.ones(batch, dtype=torch.bool) if mask is None else mask.reshape(*batch, -1).any(-1)
@@ -182,6 +183,11 @@ class TensorDictPrimer(Transform):
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Adds the specs of the entries, which are inputs of the next step."""
         return state_spec.update(self.primers)
+
+
+def _is_zero(value: Any) -> bool:
+    """Returns whether a default value is the number 0, or a tensor of it."""
+    return isinstance(value, int | float | Tensor) and not torch.as_tensor(value).any()
 
 
 class gSDENoise(TensorDictPrimer):

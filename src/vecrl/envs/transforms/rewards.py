@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...specs import Binary, TensorSpec
+from ...errors import SpaceError
+from ...specs import Binary, Bounded, TensorSpec
 from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
 from .counters import RewardTracker
 from .elementwise import as_number
 from .part import Keys
+from .spec_probe import infer_spec
 
-__all__ = ["BinarizeReward", "RewardClipping", "RewardScaling", "TargetReturn"]
+__all__ = ["BinarizeReward", "LineariseRewards", "RewardClipping", "RewardScaling", "TargetReturn"]
 
 
 class RewardTransform(StatelessTransform):
@@ -28,6 +30,7 @@ class RewardTransform(StatelessTransform):
     """
 
     elementwise = True
+    _kinds = ("reward",)
 
     def __init__(self, in_keys: Keys = None, out_keys: Keys = None):
         super().__init__(in_keys, out_keys)
@@ -112,6 +115,55 @@ class BinarizeReward(RewardTransform):
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return Binary(shape=spec.shape, device=spec.device)
+
+
+class LineariseRewards(RewardTransform):
+    """Replaces rewards of several objectives by their weighted sum.
+
+    Args:
+        in_keys: the keys of rewards `[*batch, objectives]`.
+        out_keys: the keys of the sums `[*batch, 1]`; `in_keys` by default.
+        weights: the weight of each objective, the same for all keys; all 1 by default.
+
+    Raises:
+        ValueError: `weights` does not have one dimension.
+        SpaceError: on use, if there are not as many weights as objectives.
+
+    >>> from tensordict import TensorDict
+    >>> LineariseRewards(["reward"], weights=[1.0, -2.0])(TensorDict({"reward": torch.tensor([5.0, 1.0])}))["reward"]
+    tensor([3.])
+    """
+
+    weights: Tensor | None
+
+    def __init__(self, in_keys: Keys, out_keys: Keys = None, *, weights: Numbers | None = None):
+        super().__init__(in_keys, out_keys)
+        self.register_buffer("weights", as_number(weights))
+        if self.weights is not None and self.weights.ndim != 1:
+            raise ValueError(f"Expected weights with one dimension, got shape {tuple(self.weights.shape)}.")
+
+    def _weighted(self, value: Tensor) -> Tensor:
+        if self.weights is None:
+            return value
+        if value.shape[-1:] != self.weights.shape:
+            raise SpaceError(
+                f"Expected rewards with {len(self.weights)} objectives, as there are weights, got shape "
+                f"{tuple(value.shape)}. Give a weight for each objective."
+            )
+        return value * self.weights
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return self._weighted(value).sum(-1, keepdim=True)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        result = infer_spec(spec, self._apply_transform)
+        if not isinstance(spec, Bounded):
+            return result
+        low, high = (
+            self._weighted(bound).nan_to_num(0, posinf=torch.inf, neginf=-torch.inf) for bound in (spec.low, spec.high)
+        )
+        low, high = (torch.minimum(low, high).sum(-1, keepdim=True), torch.maximum(low, high).sum(-1, keepdim=True))
+        return Bounded(low, high, result.shape, dtype=result.dtype, device=spec.device)
 
 
 class TargetReturn(RewardTracker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import nn
 
 from ...errors import SpaceError, VecrlError
@@ -28,7 +28,8 @@ def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[Non
             raise
         raise SpaceError(
             f"Expected environments with equal specs, since {transform!r:.120} needs rows of one shape, got a batch of "
-            "different ones. Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...))."
+            "different ones. Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...)). Of "
+            "agents with different specs, transform entries of one shape."
         ) from error
 
 
@@ -38,8 +39,6 @@ def with_heterogeneous_errors(hook: Hook, transform: nn.Module, specs: Composite
         return hook
 
     def checked_hook(input_td: TensorDictBase, output_td: TensorDictBase) -> TensorDictBase:
-        if type(output_td) is not LazyStackedTensorDict:
-            return hook(input_td, output_td)
         with heterogeneous_errors(transform, specs):
             return hook(input_td, output_td)
 

@@ -221,7 +221,7 @@ class FlattenAction(ActionTransform):
         return sizes
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        return self._flatten(spec, spec.ndim - self._require_parent().batch_dims)
+        return self._flatten(spec, spec.ndim - self._batch_dims)
 
 
 class UnsqueezeTransform(ShapeTransform):

@@ -72,18 +72,35 @@ class StatsTable:
                 rows[:, column_slice] = _flatten_rows(key, value, n, column_slice)
         return rows
 
-    def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size) -> Tensor:
-        """Returns the mask of values to count: `[rows]` bool if it is equal for all columns, else `[rows, columns]`."""
-        n = batch.numel()
+    def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size, n: int) -> Tensor:
+        """Returns the mask of values to count.
+
+        Args:
+            values: the entries.
+            masks: the masks of the environments to count, of batch size `batch`; None for all.
+            batch: the batch size of the environments.
+            n: the number of rows of the table.
+
+        Returns:
+            `[n]` bool if it is equal for all columns, else `[n, columns]`.
+        """
         key_masks: list[Tensor | None] = [None if masks is None else masks.for_key(key) for key in self.keys]
         complete = all(value is not None for value in values)
-        if complete and key_masks[0] is not None and all(mask is key_masks[0] for mask in key_masks):
+        if (
+            n == batch.numel()
+            and complete
+            and key_masks[0] is not None
+            and all(mask is key_masks[0] for mask in key_masks)
+        ):
             return _row_mask(key_masks[0], batch)
         device = next(value.device for value in values if value is not None)
         mask_table = torch.zeros(n, self._slices[-1].stop, dtype=torch.bool, device=device)
         for value, mask, column_slice in zip(values, key_masks, self._slices, strict=True):
-            if value is not None:
-                mask_table[:, column_slice] = True if mask is None else _row_mask(mask, batch).unsqueeze(-1)
+            if value is not None and mask is None:
+                mask_table[:, column_slice] = True
+            elif value is not None and mask is not None:
+                elements = _row_mask(mask, batch).unsqueeze(-1).expand(-1, value.numel() // batch.numel())
+                mask_table[:, column_slice] = elements.reshape(n, -1)
         return mask_table
 
     def normalize(self, rows: Array, values: Sequence[Tensor | None]) -> list[Tensor | None]:

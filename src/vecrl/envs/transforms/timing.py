@@ -40,9 +40,11 @@ class Timer(Transform):
 
     Raises:
         TypeError: `out_keys` are not three.
+        RuntimeError: on use with stored data.
     """
 
     preserves_done = True
+    _env_only = "Remove it."
     _now: Callable[[], float] = staticmethod(perf_counter)
 
     def __init__(self, out_keys: Keys = None, time_key: str = "time"):
@@ -79,10 +81,6 @@ class Timer(Transform):
         for key, seconds in zip(self.out_keys, times, strict=True):
             value = torch.full(tensordict.batch_size, seconds, dtype=torch.float32, device=tensordict.device)
             tensordict.set(key, value)
-        return tensordict
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns stored data unchanged."""
         return tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

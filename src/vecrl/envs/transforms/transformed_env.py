@@ -27,6 +27,8 @@ from .counters import episode_starts
 from .function_transform import TransformLike, as_transform
 from .part import SubmoduleAttribute
 from .row_shape_errors import Hook, heterogeneous_errors, with_heterogeneous_errors
+from .spec_hooks import check_keys
+from .torchrl_state import rename_torchrl_keys
 
 __all__ = ["TransformedEnv"]
 
@@ -42,7 +44,7 @@ class TransformedEnv(EnvBase):
     Attributes that are not found here are looked up in the base environment.
 
     Args:
-        env: the base environment; it is closed with this one.
+        env: the base environment; it is closed with this one. The keyword `base_env` is accepted too.
         transform: a transform, or a function over TensorDicts; none by default.
         device: the device of the environment, which is moved there; by default it is not moved.
 
@@ -52,7 +54,7 @@ class TransformedEnv(EnvBase):
 
     Raises:
         AttributeError: the transform belongs to another environment. Use `transform.clone()`, which belongs to none.
-        TypeError: `env` is no environment of `vecrl.envs`.
+        TypeError: `env` is no environment of `vecrl.envs`, or `base_env` is given too.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import RewardSum, StepCounter
@@ -66,14 +68,24 @@ class TransformedEnv(EnvBase):
     transform = SubmoduleAttribute[Transform]()
     excluded_from_state = ("_parents", "_same_actions")
 
-    def __init__(self, env: EnvBase, transform: TransformLike | None = None, *, device: Device = None):
+    def __init__(
+        self,
+        env: EnvBase | None = None,
+        transform: TransformLike | None = None,
+        *,
+        device: Device = None,
+        base_env: EnvBase | None = None,
+    ):
+        if env is not None and base_env is not None:
+            raise TypeError("Expected one base environment, got env and base_env. Omit one of them.")
+        env = base_env if env is None else env
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
         self._parents: dict[tuple[int, ...], TransformedEnv] = {}
-        self._locked = env.is_spec_locked
+        self._lock_after_init = env.is_spec_locked
         transform = Compose() if transform is None else as_transform(transform)
         transform.set_container(self)
         self.base_env = env
@@ -93,6 +105,11 @@ class TransformedEnv(EnvBase):
         """Inserts a transform, or a function, before the one at `index`. Returns the environment."""
         self._as_compose().insert(index, transform)
         return self
+
+    def set_missing_tolerance(self, mode: bool = False) -> None:
+        """Sets whether entries at the `in_keys` of the transforms may be missing."""
+        self.transform.set_missing_tolerance(mode)
+        self.empty_cache()
 
     def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
         super().set_state(state, **kwargs)
@@ -152,6 +169,8 @@ class TransformedEnv(EnvBase):
         """Computes the specs from those of the base environment and the transform."""
         base = self.base_env
         base_specs = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
+        check_keys(self.transform, "in_keys_inv", base_specs[0])
+        check_keys(self.transform, "in_keys", base_specs[1])
         with heterogeneous_errors(self.transform, base.specs):
             transformed = (
                 self.transform.transform_input_spec(base_specs[0]),
@@ -162,7 +181,10 @@ class TransformedEnv(EnvBase):
             for name in names:
                 spec = unlocked_specs[f"full_{name}_spec"]
                 self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
-        self._same_actions = self._specs["action"] == base.full_action_spec  # before masks change specs
+        base_actions = base.full_action_spec
+        if not base.batch_locked and base_actions.shape != self.batch_size:
+            base_actions = base_actions.expand(self.batch_size)
+        self._same_actions = self._specs["action"] == base_actions  # before masks change specs
 
     def _set_full(self, name: str, spec: object) -> None:
         raise AttributeError(
@@ -173,16 +195,21 @@ class TransformedEnv(EnvBase):
     def set_spec_lock_(self, mode: bool = True) -> Self:
         """Locks or unlocks the specs, also those of the base environment. Returns this environment."""
         self._locked = mode
-        self.base_env.set_spec_lock_(mode)  # which clears the caches of this environment too
+        if self.base_env.is_spec_locked != mode:
+            self.base_env.set_spec_lock_(mode)
+        self.empty_cache()
         return self
+
+    def _set_auto_reset(self, replace: bool) -> None:
+        self.base_env._set_auto_reset(replace)
 
     def add_truncated_keys(self) -> Self:
         """Adds a "truncated" entry beside each "done" entry. Returns the environment."""
         self.base_env.add_truncated_keys()
         return self
 
-    batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
-    supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
+    _batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
+    _supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
@@ -231,6 +258,7 @@ class TransformedEnv(EnvBase):
 
     @derived
     def _transform_reset(self) -> Hook:
+        self._full("observation")  # raises if a transform does not fit, before it gets data
         return with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs)
 
     @derived
@@ -247,6 +275,9 @@ class TransformedEnv(EnvBase):
         keys = [key for key in base.observation_keys if key in after and key not in base.state_keys]
         return [key for key in keys if (before[key].shape, before[key].dtype) != (after[key].shape, after[key].dtype)]
 
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._step_and_complete(tensordict)
+
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         base_td, mask = self._invert(tensordict) if self._has_inverse else (tensordict, None)
         if mask is None:
@@ -256,7 +287,10 @@ class TransformedEnv(EnvBase):
     def _invert(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
         """Returns the input of the base environment, and the mask of rows to step if a transform set one, or None."""
         base_td: Any = self.transform.inv(tensordict) if self._has_inverse else tensordict
-        return base_td, base_td.pop("_step", None) if self._has_inverse else None
+        mask = base_td.pop("_step", None) if self._has_inverse else None
+        if mask is not None and self.transform._changes_batch:
+            mask = _convert_mask(self.transform._from_parent_batch, mask, base_td.batch_size)
+        return base_td, mask
 
     def _step_masked_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """Steps only the rows of `mask`, which a transform set."""
@@ -273,7 +307,10 @@ class TransformedEnv(EnvBase):
 
     def _step_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """Returns the result of a partial step; the transform finds the mask under "_step" of its input."""
-        return self._transform_step(tensordict.copy().set("_step", mask), self.base_env._step_masked(base_td, mask))
+        input_td = tensordict.copy().set("_step", mask)
+        if self.transform._changes_batch:
+            mask = _convert_mask(self.transform._to_parent_batch, mask, tensordict.batch_size)
+        return self._transform_step(input_td, self.base_env._step_masked(base_td, mask))
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         base_td, mask = self._invert(tensordict)
@@ -374,6 +411,10 @@ class TransformedEnv(EnvBase):
                 raise
         return getattr(self._modules["base_env"], name)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rename_torchrl_keys(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_parents": {}}
 
@@ -400,3 +441,7 @@ def _with_reset_masks(root: TensorDictBase, masks: Mapping[tuple[str, ...], Tens
     for prefix, row_mask in masks.items():
         root.set(join_key(prefix, "_reset"), row_mask)
     return root
+
+
+def _convert_mask(convert: Callable[[TensorDictBase], TensorDictBase], mask: Tensor, batch: torch.Size) -> Tensor:
+    return convert(TensorDict({"mask": mask}, batch)).get("mask")

@@ -61,10 +61,10 @@ class VecNorm(Transform):
         eps: the minimum of the variance.
         shapes: the shape of each of `in_keys` in one environment; by default as in the specs of the environment or in
             the first data.
-        new_api: accepted and ignored.
+        new_api: accepted and ignored; see `VecNormV2`.
 
     Raises:
-        ValueError: `decay` is not in (0, 1], or `shapes` and `in_keys` have different lengths.
+        ValueError: `decay` is not in (0, 1], `eps` is negative, or `shapes` and `in_keys` have different lengths.
         TypeError: `shared_td` is no TensorDict.
         KeyError: `shared_td` has no statistics of an entry.
 
@@ -89,8 +89,10 @@ class VecNorm(Transform):
         new_api: bool | None = None,
     ):
         super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
-        if not 0 < decay <= 1:
-            raise ValueError(f"Expected a decay above 0 and up to 1 (no decay), got {decay}.")
+        if not isinstance(decay, int | float) or not 0 < decay <= 1:
+            raise ValueError(f"Expected a decay above 0 and up to 1 (no decay), got {decay!r}.")
+        if not isinstance(eps, int | float) or not eps >= 0:
+            raise ValueError(f"Expected eps to be a number of 0 or more, got {eps!r}.")
         if shared_td is not None:
             check_shared(shared_td, self.in_keys)
         if shapes is not None and len(shapes) != len(self.in_keys):
@@ -100,7 +102,15 @@ class VecNorm(Transform):
         self._shared = shared_td
         self.lock = lock if lock is not None else nullcontext() if shared_td is None else lock_for(shared_td)
         known_shapes = None if shapes is None else [torch.Size(shape) for shape in shapes]
-        self._table = StatsTable(self.in_keys, decay, eps, known_shapes)
+        self._table = StatsTable(self.in_keys, decay, self._min_variance(eps), known_shapes)
+
+    @staticmethod
+    def _min_variance(eps: float) -> float:
+        return eps
+
+    def _counted_batch(self, batch: torch.Size) -> torch.Size:
+        """Returns the dimensions of environments with common statistics."""
+        return batch
 
     # -- values
 
@@ -127,10 +137,12 @@ class VecNorm(Transform):
         if len(missing) == len(values):
             return td
         stats_table, batch = self._table, td.batch_size
+        counted = self._counted_batch(batch)
         if stats_table.stats is None:
-            self._open_table(values, len(batch))
-        rows = stats_table.rows(values, batch.numel())
-        self._update(rows, stats_table.mask(values, masks, batch) if missing or masks is not None else None)
+            self._open_table(values, len(counted))
+        n = counted.numel()
+        rows = stats_table.rows(values, n)
+        self._update(rows, stats_table.mask(values, masks, batch, n) if missing or masks is not None else None)
         for (_, out_key), value in zip(self._key_pairs, stats_table.normalize(rows, values), strict=True):
             if value is not None:
                 td.set(out_key, value)
@@ -172,8 +184,12 @@ class VecNorm(Transform):
         self._table.open(shapes, None if device.type == "cpu" else device)
 
     def _row_shape(self, key: Key) -> torch.Size:
+        return self._entry_shapes([key])[key]
+
+    def _entry_shapes(self, keys: Sequence[Key]) -> dict[Key, torch.Size]:
+        """Returns the shapes of the statistics of entries of the environment."""
         parent = self._require_parent()
-        return _shapes(parent, [key])[key]
+        return _shapes(parent, keys, len(self._counted_batch(parent.batch_size)))
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         dtype = spec.dtype if is_floating(spec) else torch.float32
@@ -202,10 +218,34 @@ class VecNorm(Transform):
         return self._table.frozen
 
     def frozen_copy(self) -> VecNorm:
-        """Returns a frozen copy without a container, with a copy of the statistics."""
-        copied = VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
+        """Returns a frozen copy without a container, with a copy of the statistics.
+
+        Raises:
+            RuntimeError: there are no statistics yet.
+        """
+        self._affine()
+        copied = self._empty_copy()
         copied.set_extra_state(self.get_extra_state())
         return copied.freeze()
+
+    def _empty_copy(self) -> VecNorm:
+        """Returns a transform with the same arguments, without statistics."""
+        return VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
+
+    def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a copy with the entries `in_keys`, computed from `out_keys` by the inverse of the normalization.
+
+        Raises:
+            RuntimeError: there are no statistics yet.
+        """
+        loc, scale = self._affine()
+        result = tensordict.copy()
+        for in_key, out_key in self._key_pairs:
+            value = tensordict.get(out_key, None)
+            if value is not None:
+                mean, deviation = (stat.get(in_key).to(value) for stat in (loc, scale))
+                result.set(in_key, value * deviation + mean)
+        return result
 
     standard_normal = True
 
@@ -266,7 +306,7 @@ class VecNorm(Transform):
             env: the environment of the entries.
             keys: the keys of the entries; the default `in_keys` of VecNorm by default.
         """
-        return memory_mapped_stats(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
+        return memory_mapped_stats(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys), env.batch_dims))
 
     def share_state_(self, path: Path) -> None:
         """Shares statistics in files with all transforms that were given this path. No effect with a `shared_td`.
@@ -278,7 +318,7 @@ class VecNorm(Transform):
             return
         known_shapes = self._table.shapes
         if known_shapes is None:
-            shapes = _shapes(self._require_parent(), self.in_keys)
+            shapes = self._entry_shapes(self.in_keys)
         else:
             shapes = dict(zip(self.in_keys, known_shapes, strict=True))
         state = {} if self._table.stats is None else self._table.state()
@@ -295,8 +335,8 @@ def _flat_name(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
 
 
-def _shapes(env: EnvBase, keys: Sequence[Key]) -> dict[Key, torch.Size]:
-    """Returns the shape of each entry in one row."""
+def _shapes(env: EnvBase, keys: Sequence[Key], batch_dims: int) -> dict[Key, torch.Size]:
+    """Returns the shape of each entry after the first `batch_dims` dimensions."""
     specs = (env.full_observation_spec, env.full_reward_spec)
     shapes: dict[Key, torch.Size] = {}
     for key in keys:
@@ -305,5 +345,5 @@ def _shapes(env: EnvBase, keys: Sequence[Key]) -> dict[Key, torch.Size]:
             raise KeyError(
                 f"Expected an entry of the environment, {[*env.observation_keys, *env.reward_keys]}, got {key!r}."
             )
-        shapes[key] = containing_spec[key].shape[env.batch_dims :]
+        shapes[key] = containing_spec[key].shape[batch_dims:]
     return shapes

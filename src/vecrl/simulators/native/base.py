@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
+from ...validation import parse_count
 from .compile_utils import compile_static
 from .counter_rng import keys_of, uniform, uniform_numpy
 
@@ -407,8 +408,7 @@ def env_first(value: Tensor) -> Tensor:
 
 
 def _check_arguments(num_envs: int, dtype: torch.dtype, render_mode: str | None, limit: int) -> None:
-    if num_envs < 1:
-        raise ValueError(f"Expected num_envs of at least 1, got {num_envs!r}.")
+    parse_count("num_envs", num_envs)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"Expected dtype torch.float32 or torch.float64, got {dtype!r}.")
     if render_mode not in (None, "rgb_array"):

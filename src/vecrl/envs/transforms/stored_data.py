@@ -1,0 +1,372 @@
+"""Transforms of stored trajectories `[..., time]`: multi-step returns, returns to go, burn-in, random crops.
+
+They look at several steps at once, some of them later ones, so they cannot be part of an environment. Call `inv` on
+data before they are stored, and the transform itself on data that are read. They must not know the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from ..done_flags import reduce_to_rows
+from ..keys import FLAGS, Key, join_key, split_key
+from ..row_masks import broadcast_mask
+from ..step_mdp import as_keys
+from .base import Transform
+from .part import Keys
+
+__all__ = ["BurnInTransform", "MultiStepTransform", "RandomCropTensorDict", "Reward2GoTransform"]
+
+
+class StoredDataTransform(Transform):
+    """The base of transforms of stored trajectories, which refuse to be part of an environment."""
+
+    stored_data_only = True
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns data that are read from a storage; unchanged by default."""
+        return tensordict
+
+    def inv(self, tensordict: TensorDictBase) -> Any:
+        """Returns data to store; unchanged by default."""
+        return tensordict
+
+    def _check_batch(self, tensordict: TensorDictBase) -> None:
+        if not tensordict.batch_dims:
+            raise ValueError(
+                f"Expected trajectories [..., time] as input of {type(self).__name__}, got data without a batch size. "
+                "Give a stored rollout."
+            )
+
+    def _entry(self, tensordict: TensorDictBase, key: Key) -> Any:
+        value = tensordict.get(key, None)
+        if value is None:
+            raise self._missing(key, tensordict)
+        return value
+
+
+def below_next(key: Key) -> tuple[str, ...]:
+    """Returns the key of the same entry under "next"."""
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
+def take_steps(tensordict: TensorDictBase, index: Tensor, dim: int) -> TensorDictBase:
+    """Returns the steps at `index`, which has the batch size of the data except for the length of `dim`."""
+    numbers = [torch.arange(size, device=index.device) for size in index.shape]
+    grid = [*torch.meshgrid(*numbers, indexing="ij")]
+    taken = tensordict[(*grid[:dim], index, *grid[dim + 1 :])]
+    if any(name is not None for name in tensordict.names):
+        taken.names = tensordict.names
+    return taken
+
+
+class MultiStepTransform(StoredDataTransform):
+    """Replaces rewards by discounted sums over `n_steps` steps, and next observations by those after these steps.
+
+    `inv` changes data before they are stored. The sum of a step ends with its episode, so it may have fewer terms. The
+    last `n_steps` steps of the data are kept until the next call, which continues them; None is returned as long as
+    there are no others. The kept steps are not part of the `state_dict`. Reading (`forward`) changes nothing.
+
+    It writes, all `[..., time]`:
+
+    - ("next", reward): the sum, and ("next", "original_reward"): the reward of the step ("original_" and the name of
+      the reward, in its group);
+    - ("next", other keys): those of the last step of the sum;
+    - "steps_to_next_obs", int64: the number of terms; "gamma", float32: `gamma` to the power of it, by which a learner
+      discounts the value of the next observation;
+    - "nonterminal", bool: whether the step is not the last one of its episode, and valid.
+
+    Flags named in `done_keys` are those of the step itself, so that they still mark the ends of episodes in a storage.
+    A learner that reads from them whether the next observation is terminal needs `done_keys=[]`, with which they are
+    those of the last step of the sum.
+
+    Args:
+        n_steps: the number of steps, at least 1. It can be set later.
+        gamma: the discount factor.
+        reward_keys: the keys of rewards under "next"; "reward" by default.
+        done_key: the key under "next" of the flag that ends episodes; "done" by default.
+        done_keys: the keys under "next" of flags that are not changed; "done", "terminated" and "truncated" by default.
+        mask_key: the key of the mask of valid steps, if there is one; "mask" by default.
+
+    Raises:
+        ValueError: `n_steps` is not a positive integer; data have no batch size; the transform is put into an
+            environment.
+        KeyError: a reward or the done flag is missing.
+
+    >>> from tensordict import TensorDict
+    >>> reward, done = torch.arange(1.0, 7.0).unsqueeze(-1), torch.zeros(6, 1, dtype=torch.bool)
+    >>> steps = TensorDict({"next": {"observation": reward.clone(), "reward": reward, "done": done}}, [6])
+    >>> stored = MultiStepTransform(n_steps=2, gamma=0.5).inv(steps)
+    >>> stored["next", "reward"].squeeze(-1), stored["next", "observation"].squeeze(-1)
+    (tensor([2.0000, 3.5000, 5.0000, 6.5000]), tensor([2., 3., 4., 5.]))
+    """
+
+    def __init__(
+        self,
+        n_steps: int,
+        gamma: float,
+        *,
+        reward_keys: Keys = None,
+        done_key: Key | None = None,
+        done_keys: Keys = None,
+        mask_key: Key | None = None,
+    ):
+        super().__init__()
+        self.n_steps = n_steps
+        self.gamma = gamma
+        self.reward_keys = as_keys("reward" if reward_keys is None else reward_keys)
+        self.done_key: Key = "done" if done_key is None else done_key
+        self.done_keys = as_keys([*FLAGS] if done_keys is None else done_keys)
+        self.mask_key: Key = "mask" if mask_key is None else mask_key
+        self._kept: TensorDictBase | None = None
+
+    @property
+    def n_steps(self) -> int:
+        """The number of steps of a sum."""
+        return self._n_steps
+
+    @n_steps.setter
+    def n_steps(self, value: int) -> None:
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"Expected n_steps to be a positive integer, got {value!r}.")
+        self._n_steps = value
+
+    def inv(self, tensordict: TensorDictBase) -> Any:
+        """Returns the data to store: earlier steps that are complete now, without the last `n_steps`, or None."""
+        self._check_batch(tensordict)
+        dim = tensordict.batch_dims - 1
+        steps: Any = tensordict if self._kept is None else torch.cat([self._kept, tensordict], dim)
+        count = steps.batch_size[-1] - self.n_steps
+        complete = self._sum_steps(steps, count) if count > 0 else None
+        self._kept = steps[..., -self.n_steps :].clone()
+        return complete
+
+    def _sum_steps(self, steps: TensorDictBase, count: int) -> TensorDictBase:
+        """Returns the first `count` steps with their sums; at least `n_steps` more are in `steps`."""
+        next_td, dim = steps.get("next"), steps.batch_dims - 1
+        done = reduce_to_rows(self._entry(steps, below_next(self.done_key)), steps.batch_size)
+        numbers = torch.arange(done.shape[-1], device=done.device)
+        ends = torch.where(done, numbers, done.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+        last = torch.minimum(ends, numbers + self.n_steps - 1)[..., :count]
+        lengths = last - numbers[:count] + 1
+        moved_td = take_steps(next_td.exclude(*self.reward_keys, *self.done_keys), last, dim)
+        complete = steps[..., :count].copy()
+        next_td = complete.get("next").copy().update(moved_td)
+        for key in self.reward_keys:
+            reward, (prefix, name) = self._entry(steps, below_next(key)), split_key(key)
+            next_td.set(key, self._discount(reward, lengths, dim))
+            next_td.set(join_key(prefix, f"original_{name}"), reward.narrow(dim, 0, count))
+        valid = complete.get(self.mask_key, None)
+        nonterminal = ~done[..., :count]
+        if valid is not None:
+            nonterminal &= reduce_to_rows(valid, complete.batch_size)
+        values = {"steps_to_next_obs": lengths, "gamma": self.gamma**lengths, "nonterminal": nonterminal}
+        return complete.update({"next": next_td, **values})
+
+    def _discount(self, reward: Tensor, lengths: Tensor, dim: int) -> Tensor:
+        """Returns the discounted sum over `lengths` steps from each step on."""
+        total: Any = 0
+        for number in range(self.n_steps):
+            later = reward.narrow(dim, number, lengths.shape[-1])
+            total = total + torch.where(broadcast_mask(lengths > number, later), later, 0) * self.gamma**number
+        return total
+
+
+class Reward2GoTransform(StoredDataTransform):
+    """Writes the discounted sum of rewards from each step to the end of its episode, by `inv`, before data are stored.
+
+    Episodes that go on at the end of the data are summed up to there. Reading (`forward`) changes nothing.
+
+    Args:
+        gamma: the discount factor; None for 1.
+        in_keys: the keys of rewards; ("next", "reward") by default.
+        out_keys: the keys of the sums, with the shapes of the rewards; `in_keys` by default.
+        done_key: the key under "next" of the flag that ends episodes.
+
+    Raises:
+        ValueError: no episode ends in the data; data have no batch size; the transform is put into an environment.
+        KeyError: a reward or the done flag is missing.
+
+    >>> from tensordict import TensorDict
+    >>> done = torch.tensor([False, False, True, True]).unsqueeze(-1)
+    >>> steps = TensorDict({"next": {"reward": torch.ones(4, 1), "done": done}}, [4])
+    >>> Reward2GoTransform(gamma=0.5, out_keys=["reward_to_go"]).inv(steps)["reward_to_go"].squeeze(-1)
+    tensor([1.7500, 1.5000, 1.0000, 1.0000])
+    """
+
+    gamma: Tensor
+
+    def __init__(
+        self,
+        gamma: float | Tensor | None = 1.0,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        done_key: Key | None = "done",
+    ):
+        super().__init__([("next", "reward")] if in_keys is None else in_keys, out_keys)
+        self.register_buffer("gamma", torch.as_tensor(1.0 if gamma is None else gamma))
+        self.done_key: Key = "done" if done_key is None else done_key
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns the data to store, with the sums."""
+        self._check_batch(tensordict)
+        done = self._entry(tensordict, below_next(self.done_key))
+        if not done.any():
+            raise ValueError(
+                f"Expected the end of an episode in the data, got none in {tuple(tensordict.batch_size)} steps. Give "
+                "longer trajectories."
+            )
+        stored, dim = tensordict.copy(), tensordict.batch_dims - 1
+        for key, out_key in self._key_pairs:
+            reward = self._entry(tensordict, key)
+            going_on = torch.where(broadcast_mask(done, reward), 0, self.gamma)
+            stored.set(out_key, sum_ahead(reward * torch.ones_like(self.gamma), going_on.expand_as(reward), dim))
+        return stored
+
+
+def sum_ahead(values: Tensor, factors: Tensor, dim: int) -> Tensor:
+    """Returns `sums` with `sums[t] = values[t] + factors[t] * sums[t + 1]` along `dim`.
+
+    The spans of the sums are doubled in each pass, so the number of passes is the logarithm of the length.
+    """
+    sums, factors = values.clone(), factors.clone()
+    span = 1
+    while span < values.shape[dim]:
+        length = values.shape[dim] - span
+        head, tail = (factors.narrow(dim, start, length) for start in (0, span))
+        sums.narrow(dim, 0, length).add_(head * sums.narrow(dim, span, length))
+        head.copy_(head * tail)
+        span *= 2
+    return sums
+
+
+class BurnInTransform(StoredDataTransform):
+    """Computes the recurrent state of a sequence from its first steps, and removes these steps.
+
+    The modules are called without gradients on the first `burn_in` steps of the data that are read. The state after
+    them is written into the first of the steps that are left. The input is not changed.
+
+    Args:
+        modules: one or several modules over TensorDicts `[..., time]`, which write their next state under "next".
+        burn_in: the number of steps to remove; less than the length of the data.
+        out_keys: the keys to write the states to; by default the `out_keys` of the modules under "next", without
+            "next".
+
+    Raises:
+        ValueError: `burn_in` is negative, or not less than the length of the data; no module writes under "next";
+            `out_keys` are not as many as these entries; the transform is put into an environment.
+
+    >>> from tensordict import TensorDict
+    >>> from tensordict.nn import TensorDictModule
+    >>> sums = TensorDictModule(lambda x: x.cumsum(-1), in_keys=["x"], out_keys=[("next", "state")])
+    >>> read = BurnInTransform(sums, burn_in=2)(TensorDict({"x": torch.arange(5), "state": torch.zeros(5)}, [5]))
+    >>> read["x"], read["state"]
+    (tensor([2, 3, 4]), tensor([1., 0., 0.]))
+    """
+
+    def __init__(
+        self, modules: TensorDictModuleBase | Sequence[TensorDictModuleBase], burn_in: int, out_keys: Keys = None
+    ):
+        parts = [modules] if isinstance(modules, TensorDictModuleBase) else [*modules]
+        if not isinstance(burn_in, int) or burn_in < 0:
+            raise ValueError(f"Expected burn_in to be a number of steps, at least 0, got {burn_in!r}.")
+        keys = [key for part in parts for key in part.out_keys if isinstance(key, tuple) and key[0] == "next"]
+        if not keys:
+            raise ValueError(
+                f'Expected modules with out_keys under "next", got {[key for part in parts for key in part.out_keys]}. '
+                'Let them write their next state there, as ("next", "hidden").'
+            )
+        own_keys = [join_key(key[1:-1], key[-1]) for key in keys]
+        out_keys = own_keys if out_keys is None else as_keys(out_keys)
+        if len(out_keys) != len(keys):
+            raise ValueError(f"Expected a key in out_keys for each of {keys}, got {out_keys}.")
+        super().__init__([*dict.fromkeys(key for part in parts for key in part.in_keys)], out_keys)
+        self._next_keys = keys
+        self._parts = parts  # in a list, so that their parameters are not those of the transform
+        self.burn_in = burn_in
+
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        return keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns the steps after the first `burn_in`, with the states in the first of them."""
+        if self.burn_in == 0:
+            return tensordict
+        self._check_batch(tensordict)
+        dim, length = tensordict.batch_dims - 1, tensordict.batch_size[-1]
+        if length <= self.burn_in:
+            raise ValueError(
+                f"Expected trajectories of more than burn_in={self.burn_in} steps, got {length} steps. Store longer "
+                "ones or reduce burn_in."
+            )
+        burnt_td = tensordict[..., : self.burn_in].copy()
+        with torch.no_grad():
+            for part in self._parts:
+                parameter = next(part.parameters(), None)
+                burnt_td = part(burnt_td if parameter is None else burnt_td.to(parameter.device))
+        rest_td = tensordict[..., self.burn_in :].copy()
+        for key, out_key in zip(self._next_keys, self.out_keys, strict=True):
+            state = self._entry(burnt_td, key).narrow(dim, self.burn_in - 1, 1)
+            old_states = rest_td.get(out_key, None)
+            shape = [*rest_td.batch_size, *state.shape[dim + 1 :]]
+            states = state.new_zeros(shape) if old_states is None else old_states.clone()
+            states.narrow(dim, 0, 1).copy_(state)
+            rest_td.set(out_key, states)
+        return rest_td
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(burn_in={self.burn_in}, in_keys={self.in_keys}, out_keys={self.out_keys})"
+
+
+class RandomCropTensorDict(StoredDataTransform):
+    """Takes a random part of each trajectory that is read, with a given number of successive steps.
+
+    Args:
+        sub_seq_len: the number of steps, at least 1.
+        sample_dim: the batch dimension of time; the last one by default.
+        mask_key: the key of the mask of valid steps `[..., time]` bool, which are the first ones of each trajectory;
+            only valid steps are taken. By default, and in data without it, all are valid.
+
+    Raises:
+        ValueError: `sub_seq_len` is not a positive integer; a trajectory has fewer steps; data have no batch size; the
+            transform is put into an environment.
+
+    >>> from tensordict import TensorDict
+    >>> part = RandomCropTensorDict(3)(TensorDict({"x": torch.arange(10)}, [10]))["x"]
+    >>> bool((part == part[0] + torch.arange(3)).all())
+    True
+    """
+
+    def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: Key | None = None):
+        if not isinstance(sub_seq_len, int) or sub_seq_len < 1:
+            raise ValueError(f"Expected sub_seq_len to be a positive integer, got {sub_seq_len!r}.")
+        super().__init__()
+        self.sub_seq_len = sub_seq_len
+        self.sample_dim = sample_dim
+        self.mask_key = mask_key
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns the part of each trajectory, with a start of its own for each."""
+        self._check_batch(tensordict)
+        sizes = list(tensordict.batch_size)
+        dim = range(len(sizes))[self.sample_dim]
+        mask = None if self.mask_key is None else tensordict.get(self.mask_key, None)
+        if mask is None:
+            lengths = torch.full((*sizes[:dim], 1, *sizes[dim + 1 :]), sizes[dim], device=tensordict.device)
+        else:
+            lengths = reduce_to_rows(mask, sizes).sum(dim, keepdim=True)
+        if (lengths < self.sub_seq_len).any():
+            raise ValueError(
+                f"Expected trajectories of at least sub_seq_len={self.sub_seq_len} steps, got {int(lengths.min())} "
+                "valid steps. Store longer ones or reduce sub_seq_len."
+            )
+        last_starts = lengths - self.sub_seq_len
+        starts = (torch.rand(lengths.shape, device=lengths.device) * (last_starts + 1)).long().minimum(last_starts)
+        offsets = torch.arange(self.sub_seq_len, device=lengths.device)
+        return take_steps(tensordict, starts + offsets.view(-1, *[1] * (len(sizes) - dim - 1)), dim)

@@ -1,0 +1,138 @@
+"""Writes the table of TorchRL's names in docs/from-torchrl.md, from the public names of the installed TorchRL.
+
+    python tools/torchrl_names.py            writes the table
+    python tools/torchrl_names.py --check    fails if the table of the page differs
+
+Run it where TorchRL is installed beside vecrl.
+"""
+
+import argparse
+import importlib
+import sys
+import warnings
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "docs" / "from-torchrl.md"
+START, END = "<!-- names of TorchRL: written by tools/torchrl_names.py -->", "<!-- end of the names -->"
+
+# TorchRL's module, and vecrl's with the same names. Later ones list only names that earlier ones have not.
+MODULES = {
+    "torchrl.envs": "vecrl.envs",
+    "torchrl.envs.transforms": "vecrl.envs.transforms",
+    "torchrl.envs.utils": "vecrl.envs.utils",
+    "torchrl.envs.libs": "vecrl.envs.libs",
+    "torchrl.envs.libs.gym": "vecrl.envs.libs.gym",
+    "torchrl.envs.custom": "vecrl.envs.custom",
+    "torchrl.envs.model_based": "vecrl.envs.model_based",
+    "torchrl.data": "vecrl.specs",  # its specs only
+    "torchrl.record": "vecrl.record",
+}
+
+_MUJOCO = "TorchRL's own MuJoCo tasks; gymnasium's are the field's reference: `GymEnv(\"{}\")`"
+_MACRO = "a plan of several actions for one robot; `MultiAction` runs several actions in one step"
+_LATER = "the simulator is not wrapped yet"
+
+OMITTED = {
+    "AntEnv": _MUJOCO.format("Ant-v5"),
+    "HopperEnv": _MUJOCO.format("Hopper-v5"),
+    "HumanoidEnv": _MUJOCO.format("Humanoid-v5"),
+    "Walker2dEnv": _MUJOCO.format("Walker2d-v5"),
+    "MujocoEnv": "the base class of TorchRL's own MuJoCo tasks; derive from `gymnasium`'s and wrap it in `GymWrapper`",
+    "CubeBowlEnv": "a task of one robot",
+    "SatelliteEnv": "a task of one satellite",
+    "SatelliteAttitudeTransform": "a transform of one satellite",
+    **dict.fromkeys(
+        ("MacroAction", "MacroPrimitive", "MacroPrimitiveTransform", "TargetMacroAction", "HumanoidMacroAction"), _MACRO
+    ),
+    **dict.fromkeys(("RobotMacroAction", "RobotMacroActionMode", "SatelliteMacroAction"), _MACRO),
+    **dict.fromkeys(("URScriptPrimitive", "URScriptPrimitiveTransform"), "the language of one maker's robots"),
+    "RayTransform": 'wraps a transform in a Ray actor; `ParallelEnv(..., backend="ray")` runs environments and all',
+    **dict.fromkeys(
+        (
+            *("BraxEnv", "BraxWrapper", "DMControlEnv", "DMControlWrapper", "GenesisEnv", "GenesisWrapper"),
+            *("HabitatEnv", "IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper", "JumanjiEnv", "JumanjiWrapper"),
+            *("MeltingpotEnv", "MeltingpotWrapper", "OpenMLEnv", "OpenSpielEnv", "OpenSpielWrapper"),
+            *("PettingZooEnv", "PettingZooWrapper", "ProcgenEnv", "ProcgenWrapper", "RoboHiveEnv"),
+            *("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper", "SMACv2Env", "SMACv2Wrapper"),
+            *("UnityMLAgentsEnv", "UnityMLAgentsWrapper", "VmasEnv", "VmasWrapper"),
+        ),
+        _LATER,
+    ),
+}
+
+
+def names_of(module: str) -> list[str]:
+    """Returns the public names of a module of TorchRL, sorted; of `torchrl.data` those of specs."""
+    found = importlib.import_module(module)
+    if module == "torchrl.data":
+        spec = found.TensorSpec
+        return sorted(
+            name for name, value in vars(found).items() if isinstance(value, type) and issubclass(value, spec)
+        )
+    return sorted(found.__all__)
+
+
+def place_of(name: str) -> str | None:
+    """Returns the first module of vecrl that has the name."""
+    return next((ours for ours in MODULES.values() if hasattr(importlib.import_module(ours), name)), None)
+
+
+def table() -> str:
+    """Returns the table as Markdown.
+
+    Raises:
+        SystemExit: a name is neither there nor listed in `OMITTED`, or is both.
+    """
+    rows, omitted, unexplained, seen = [], {}, [], set()
+    for theirs, ours in MODULES.items():
+        present, elsewhere = [], []
+        for name in names_of(theirs):
+            place = ours if hasattr(importlib.import_module(ours), name) else place_of(name)
+            if name in OMITTED and place is None:
+                omitted[name] = OMITTED[name]
+            elif place is None or name in OMITTED:
+                unexplained.append(name)
+            elif place != ours:
+                elsewhere.append(f"`{name}` (`{place}`)")
+            elif name not in seen:
+                present.append(f"`{name}`")
+            seen.add(name)
+        rows.append(f"| `{theirs}` | `{ours}` | {', '.join(present) or '–'} | {', '.join(elsewhere) or '–'} |")
+    if unexplained:
+        sys.exit(f"Expected every name in vecrl, or else in OMITTED with its reason, got {sorted(set(unexplained))}.")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in sorted(omitted.items()):
+        reasons.setdefault(reason, []).append(f"`{name}`")
+    return "\n".join(
+        [
+            "| TorchRL | vecrl | names in both; those of an earlier row are not repeated | names that are elsewhere |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "| omitted | reason |",
+            "|---|---|",
+            *(f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()),
+        ]
+    )
+
+
+def page_with(table: str) -> str:
+    """Returns the page with the given table."""
+    before, rest = PAGE.read_text().split(START)
+    return f"{before}{START}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if the table of the page differs")
+    check = parser.parse_args().check
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        page = page_with(table())
+    if check and page != PAGE.read_text():
+        sys.exit("The names in docs/from-torchrl.md differ. Run tools/torchrl_names.py.")
+    PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
