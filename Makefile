@@ -51,7 +51,7 @@ test-ray: .venv-ray/.ready
 	.venv-ray/bin/python $(PYTEST) --doctest-modules src/vecrl/engine/backends
 
 test-loggers: .venv-loggers/.ready
-	.venv-loggers/bin/python $(PYTEST) -m loggers tests/record
+	.venv-loggers/bin/python $(PYTEST) -m loggers tests/record tests/cli
 
 test-vision: .venv-vision/.ready
 	.venv-vision/bin/python $(PYTEST) -m vision tests/envs/transforms
@@ -98,7 +98,7 @@ docs: .venv/.ready
 
 .venv-loggers/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-loggers
-	PIP_CONSTRAINT=constraints.txt .venv-loggers/bin/python $(PIP) -e ".[loggers,test]"
+	PIP_CONSTRAINT=constraints.txt .venv-loggers/bin/python $(PIP) -e ".[cli,classic,loggers,test]"
 	touch $@
 
 .venv-vision/.ready: constraints.txt pyproject.toml

@@ -17,19 +17,22 @@ from vecrl.record import CSVLogger, VideoRecorder
 
 
 def images(*first: VideoRecorder) -> Compose:
-    """Returns transforms from rendered images to the last three gray frames, `[3, 40, 60]` float32 in [0, 1]."""
-    cart = Crop(w=200, h=600, top=150)  # without sky and ground
-    return Compose(*first, ToTensorImage(), cart, GrayScale(), Resize(40, 60), CatFrames(3, dim=-3), RewardSum())
+    """Returns transforms from rendered images to the last three gray frames, `[3, 40, 80]` float32 in [0, 1]."""
+    center = Crop(w=160, h=320, top=160, left=140)
+    return Compose(*first, ToTensorImage(), center, GrayScale(), Resize(40, 80), CatFrames(3, dim=-3), RewardSum())
 
 
 class QNetwork(nn.Sequential):
-    """Predicts the return of each action from images `[n, 3, 40, 60]`."""
+    """Predicts the return of each action from images `[n, 3, 40, 80]`."""
 
     def __init__(self):
         super().__init__(
             nn.Conv2d(3, 16, 8, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(32 * 3 * 6, 128), nn.ReLU(), nn.Linear(128, 2),
+            nn.Linear(32 * 3 * 8, 128), nn.ReLU(), nn.Linear(128, 2),
         )  # fmt: skip
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return super().forward(1 - pixels)  # the background is white
 
 
 class Memory:
@@ -99,17 +102,17 @@ def main() -> None:
     """Trains the network, prints the returns of the last episodes, and records an episode."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--envs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=6000, help="steps of each environment")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of each environment")
     parser.add_argument("--warmup", type=int, default=1000, help="transitions before the first update")
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    make_env = partial(GymEnv, "CartPole-v1", from_pixels=True, pixels_only=True)
+    make_env = partial(GymEnv, "CartPole-v1", from_pixels=True, pixels_only=True, frame_skip=2)
     env = TransformedEnv(ParallelEnv(options.envs, make_env), images())
     env.set_seed(0)
     network, memory = QNetwork(), Memory(30_000)
     target = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(network.parameters(), 3e-4)
+    optimizer = torch.optim.Adam(network.parameters(), 5e-4)
     root, returns = env.reset(), []
     for number in range(1, options.steps + 1):
         epsilon = max(0.05, 1 - 2 * number / options.steps)
@@ -117,11 +120,11 @@ def main() -> None:
         memory.add(step)
         returns += step["next", "episode_reward"][step["next", "done"]].tolist()
         if memory.num_added >= options.warmup:
-            for _ in range(2):
+            for _ in range(4):
                 optimizer.zero_grad()
                 loss(network, target, memory.sample(64)).backward()
                 optimizer.step()
-        if number % 200 == 0:
+        if number % 100 == 0:
             target.load_state_dict(network.state_dict())
         if number % max(options.steps // 20, 1) == 0:
             last = returns[-20:]

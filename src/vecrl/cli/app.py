@@ -3,6 +3,7 @@
 # typer evaluates annotations, so the types in them are imported here. Nothing slow is.
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -34,6 +35,24 @@ def _parse_backend(name: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
+def _parse_logger(name: str) -> str:
+    if name not in LOGGERS:
+        raise typer.BadParameter(f"Expected one of {', '.join(LOGGERS)}, got {name!r}.")
+    if name != "csv" and find_spec(name) is None:
+        raise typer.BadParameter(f'Expected {name} to be installed. Install it with: pip install "vecrl[loggers]"')
+    return name
+
+
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
+LoggerOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        parser=_parse_logger,
+        autocompletion=lambda: list(LOGGERS),
+        metavar="NAME",
+        help=f"Also write settings, results and videos to a logger: {', '.join(LOGGERS)}.",
+    ),
+]
 Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
 EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="Keyword argument; repeatable.")]
 BackendOption = Annotated[
@@ -99,13 +118,17 @@ def rollout(
     env_arg: EnvArgs = [],  # noqa: B006
     video: Annotated[Optional[Path], typer.Option(help="Record one episode in this mp4, mkv or mov file.")] = None,  # noqa: UP045
     plot: Annotated[Optional[Path], typer.Option(help="Plot the returns in this png file.")] = None,  # noqa: UP045
+    logger: LoggerOption = None,
+    out: Annotated[Path, typer.Option(help="Parent of the folder for --logger.")] = Path("runs"),
     threads: Threads = 1,
 ) -> None:
     """Runs episodes and prints returns, lengths and steps per second."""
     from .rollout import RolloutCommand
 
     arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
-    RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments).show(video, plot)
+    command = RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments)
+    with command.open_log(logger, out) as log:
+        command.show(video, plot, log)
 
 
 @app.command()
@@ -146,6 +169,7 @@ def evolve(
     test_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each test and of the final report.")] = 100,
     video: Annotated[bool, typer.Option(help="Record a video of the best policy at the end.")] = True,
     env_arg: EnvArgs = [],  # noqa: B006
+    logger: LoggerOption = None,
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     resume: Annotated[Optional[Path], typer.Option(help="Resume the run in this folder.")] = None,  # noqa: UP045
     threads: Threads = 1,

@@ -23,6 +23,7 @@ from .console import INTERRUPTED, console, first_line
 from .media import draw_curve, record_video
 from .options import CHANGEABLE_OPTIONS, Options
 from .run_folder import RunFolder
+from .run_log import RunLog
 from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
@@ -45,6 +46,7 @@ class Evolution:
         self._last: dict[str, float] = {}
         self._steps_per_second = 0.0
         self._resumed = state is not None
+        self._log = RunLog()
         self.evaluator = options.evaluator()
         try:
             self.search = self._new_search()
@@ -96,6 +98,8 @@ class Evolution:
         import vecrl
 
         config = asdict(self.options)
+        if self.options.logger is None:
+            del config["logger"]
         if self.options.alive_bonus is not None:
             config["alive_bonus"] = list(self.options.alive_bonus)
         self.folder.write_config({"vecrl": vecrl.__version__, **config})
@@ -113,7 +117,9 @@ class Evolution:
                 if self._resumed:
                     self.folder.rewind(self.search.generation)
                     self.write_config()
-                return self._show()
+                with RunLog.open(self.options.logger, self.folder.path) as self._log:
+                    self._log.settings(asdict(self.options))
+                    return self._show()
         finally:
             self.evaluator.close()
 
@@ -151,6 +157,7 @@ class Evolution:
                 self._last = self.advance()
                 self._test_if_due()
                 self.folder.append(self._last)
+                self._write_log(**self._last)
                 self._last_complete = self.state_dict()
                 now = time.monotonic()
                 if console.is_terminal:
@@ -232,12 +239,18 @@ class Evolution:
         with console.status(f"testing on {self.options.test_episodes} episodes"):
             mean = selection.test(generation, self._center(), last=True)
         self.folder.record_test(generation, mean)
+        self._write_log(generation, test=mean)
 
     def _report(self) -> float | None:
         if self.selection.best is None:
             return None
         with console.status(f"running {self.options.test_episodes} fresh episodes"):
-            return self.selection.report()
+            reported = self.selection.report()
+        self._write_log(self.search.generation, reported=reported)
+        return reported
+
+    def _write_log(self, generation: float, **metrics: float) -> None:
+        self._log.metrics(metrics, int(generation))
 
     # -- state and output ----------------------------------------------------------------------------
 
@@ -279,7 +292,12 @@ class Evolution:
         try:
             with console.status("recording the best policy"):
                 record_video(
-                    options.env, self._policy().module(), self.folder.video, seed=seed, env_kwargs=options.env_args
+                    options.env,
+                    self._policy().module(),
+                    self.folder.video,
+                    seed=seed,
+                    env_kwargs=options.env_args,
+                    log=self._log,
                 )
         except Exception as error:  # a renderer may raise anything, which must not fail the run
             console.print(f"[yellow]No video:[/] {escape(first_line(error))}", soft_wrap=True)

@@ -24,6 +24,7 @@ from ..simulators.registry import find_entry
 from ..vector.factory import make_vector_env
 from ..vector.torch_wrapper import TorchWrapper
 from .constant_observation import make_constant_observation_env
+from .run_log import RunLog
 
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
@@ -92,12 +93,20 @@ def _figure(title: str) -> tuple[Figure, Axes]:
 
 
 def record_video(
-    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_observation: bool = False
+    env: str,
+    act: PolicyFn,
+    path: Path,
+    *,
+    seed: int,
+    env_kwargs: Mapping[str, Any],
+    constant_observation: bool = False,
+    log: RunLog,
 ) -> float:
     """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
 
     Args:
         constant_observation: `act` ignores its input, so the observations may be of any space.
+        log: also gets the video, with the name of the file without its suffix.
 
     Returns:
         The return of the recorded steps.
@@ -114,9 +123,10 @@ def record_video(
         env_wrapper = _make(env, kwargs, constant_observation)
     try:
         rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
-        with VideoWriter(path, fps=rate) as video:
+        with VideoWriter(path, fps=rate) as video, log.video(path.stem, rate) as write_to_log:
             for frame, reward in islice(_episode(env_wrapper, act, seed), MAX_FRAMES):
                 video.write(frame)
+                write_to_log(frame)
                 total += reward
     finally:
         env_wrapper.close()

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ..policy.population import PopulationEvaluator
 
-CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video"}
+CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video", "logger"}
 CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}
 COUNT_OPTIONS = (
     "generations",
@@ -54,6 +54,7 @@ class Options:
     video: bool
     threads: int
     env_args: dict[str, Any] = field(default_factory=dict)
+    logger: str | None = None
 
     def __post_init__(self) -> None:
         """Checks every value, since it may come from a file that was edited by hand.
@@ -75,7 +76,7 @@ class Options:
         Raises:
             ValueError: a key is missing or unknown, or a value does not fit.
         """
-        missing, unknown = cls.names() - set(config), set(map(str, config)) - cls.names()
+        missing, unknown = cls.names() - set(config) - {"logger"}, set(map(str, config)) - cls.names()
         for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:
                 raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}. Correct it, or start a new run.")

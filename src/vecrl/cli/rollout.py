@@ -27,6 +27,8 @@ from ..simulators.wrapper_bypass import Env
 from .console import INTERRUPTED, console
 from .constant_observation import make_constant_observation_env
 from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
+from .run_folder import RunFolder
+from .run_log import RunLog
 
 
 class RandomActions(nn.Module):
@@ -81,8 +83,22 @@ class RolloutCommand:
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.saved_policy = None if policy is None else SavedPolicy.load(policy)
 
-    def show(self, video: Path | None, plot: Path | None) -> None:
+    def open_log(self, logger: str | None, parent: Path) -> RunLog:
+        """Returns a log in a new folder of `parent` if `logger` is one, with the settings of the command."""
+        if logger is None:
+            return RunLog()
+        log = RunLog.open(logger, RunFolder.new(parent, f"{self.env}-rollout").path)
+        policy = "random actions" if self.saved_policy is None else self.saved_policy.network
+        settings = {"env": self.env, "policy": policy, "episodes": self.episodes, "envs": self.num_envs}
+        log.settings({**settings, "max_steps": self.max_steps, "seed": self.seed, **self.evaluator_options})
+        return log
+
+    def show(self, video: Path | None, plot: Path | None, log: RunLog) -> None:
         """Runs the episodes, prints the results, and writes the plot and the video.
+
+        Args:
+            video, plot: the files; None for none.
+            log: gets the return and the length of each episode, and the video.
 
         Raises:
             ValueError: a file to write has an unsupported suffix.
@@ -106,6 +122,8 @@ class RolloutCommand:
         if evaluations:
             result = Evaluation.concat(evaluations)
             self._print(result, seconds)
+            for episode, numbers in enumerate(zip(result.returns.tolist(), result.lengths.tolist(), strict=True)):
+                log.metrics(dict(zip(("return", "length"), numbers, strict=True)), episode)
             if plot is not None:
                 draw_returns(result.returns.tolist(), plot, self._title())
                 console.print(f"plot: {plot}", soft_wrap=True)
@@ -123,6 +141,7 @@ class RolloutCommand:
                 seed=seed_for(self.seed, 0),
                 env_kwargs=kwargs,
                 constant_observation=self.saved_policy is None,
+                log=log,
             )
             console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
 
