@@ -5,7 +5,7 @@ This module knows transitions and layouts; it must not know how environments are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
