@@ -96,11 +96,13 @@ def _find_differences(
 def _step_faults(env: SteppedEnv, tensordict: TensorDictBase | None) -> list[str]:
     """Returns a line per done flag that `_step` does not return, and per entry of its input that it changes."""
     base: Any = env
+    reset_input: Any = None if tensordict is None else tensordict.copy()
     while (inner := vars(base)["_modules"].get("base_env")) is not None:
+        if tensordict is not None:
+            return []  # the TensorDict is for the transforms
+        reset_input = base.transform._reset_env_preprocess(reset_input)  # a reset may need what transforms set
         base = inner
-    if base is not env and tensordict is not None:
-        return []  # the TensorDict is for the transforms
-    step_input = base.rand_action(base.reset(None if tensordict is None else tensordict.copy()))
+    step_input = base.rand_action(base.reset(reset_input))
     inputs_before = _inputs(base, step_input.clone())
     result = base._step(step_input)
     lines = [
