@@ -254,7 +254,7 @@ class LLMHashingEnv(_PromptEnv):
     (True, False)
     """
 
-    batch_locked = False
+    _batch_locked = False
 
     def __init__(
         self,
