@@ -114,6 +114,8 @@ def test_errors_of_stacks() -> None:
     with pytest.raises(SpaceError, match="to have 2 parts"):
         Stack(["x"], "z", "x", ["a", "b"]).inv(data)
     with pytest.raises(SpaceError, match="Expected entries of one shape to stack along dim=-1"):
+        _ = TransformedEnv(TwoAgents(), Stack([("a", "seen"), "nothing"], "z")).observation_spec
+    with pytest.raises(KeyError, match=r"got \('c', 'seen'\). Did you mean \('b', 'seen'\)"):
         _ = TransformedEnv(TwoAgents(), Stack([("a", "seen"), ("c", "seen")], "z")).observation_spec
 
 
