@@ -234,3 +234,12 @@ def test_the_first_step_is_checked_against_the_specs() -> None:
 
     with pytest.raises(SpaceError, match=r"'th' .*expected dtype torch\.float32, found torch\.float64"):
         Double().rollout(2)
+
+
+def test_actions_of_environments_without_a_batch_size_are_in_the_batch_of_the_start() -> None:
+    env = PendulumEnv()
+    start = env.reset(env.gen_params(batch_size=[4]))
+    actions = torch.linspace(-1, 1, 20).reshape(4, 5, 1)
+    rollout = env.rollout(9, actions=actions, auto_reset=False, tensordict=start)
+    assert rollout.batch_size == (4, 5)
+    assert rollout["action"].equal(actions)

@@ -87,7 +87,8 @@ def rollout(
         raise TypeError("Expected policy or actions, got both. Give one of them.")
     if isinstance(actions, torch.Tensor):
         check_all_actions(env, actions)
-    action_iter, max_steps = _iterate_actions(actions, env.batch_dims, max_steps, set_truncated)
+    batch_dims = env.batch_dims if env.batch_locked or tensordict is None else tensordict.batch_dims
+    action_iter, max_steps = _iterate_actions(actions, batch_dims, max_steps, set_truncated)
     has_no_hooks = policy is None and callback is None and tensordict is None and out is None and storing_device is None
     fast_path_allowed = (
         has_no_hooks
@@ -271,7 +272,7 @@ def _iterate_actions(actions: object, batch_dims: int, max_steps: int, need_all:
 
     Args:
         actions: None, or an iterable of one action per step.
-        batch_dims: the number of batch dimensions of the environment.
+        batch_dims: the number of batch dimensions before time.
         max_steps: the requested number of steps.
         need_all: whether the last action must be known in advance.
     """
