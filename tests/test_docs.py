@@ -75,3 +75,16 @@ def test_a_registered_simulator_is_used_by_all_dialects(extending: dict[str, Any
     extending["env"].reset(seed=1)
     steps = [extending["env"].step(torch.zeros(2, dtype=torch.int64)) for _ in range(5)]
     assert steps[-1][3].tolist() == [True, True]
+
+
+def test_architecture_lists_each_module_once() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    sections = [
+        [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")] for part in page.split("\n#")
+    ]
+    assert all(len(set(rows)) == len(rows) for rows in sections), sections
+    names = set(re.findall(r"[a-z_0-9]+", " ".join(row for rows in sections for row in rows)))
+    source = Path(__file__).parents[1] / "src" / "vecrl"
+    for folder in ("envs", "envs/batched", "envs/transforms", "specs", "vector", "policy", "venv"):
+        missing = {path.stem for path in (source / folder).glob("[a-z]*.py")} - names
+        assert not missing, (folder, missing)
