@@ -85,6 +85,6 @@ def test_architecture_lists_each_module_once() -> None:
     assert all(len(set(rows)) == len(rows) for rows in sections), sections
     names = set(re.findall(r"[a-z_0-9]+", " ".join(row for rows in sections for row in rows)))
     source = Path(__file__).parents[1] / "src" / "vecrl"
-    for folder in ("envs", "envs/batched", "envs/transforms", "specs", "vector", "policy", "venv"):
+    for folder in ("envs", "envs/batched", "envs/transforms", "specs", "vector", "policy", "venv", "record"):
         missing = {path.stem for path in (source / folder).glob("[a-z]*.py")} - names
         assert not missing, (folder, missing)
