@@ -232,8 +232,13 @@ def handler_of(cls: type) -> StateHandler[Any] | None:
 
 @cached_by_class
 def has_own_state(cls: type) -> bool:
-    """Whether a class has `step` and `reset` and its own `get_state()` and `set_state(state)`."""
-    names = ("get_state", "set_state", "step", "reset")
+    """Whether a class has its own `get_state()` and `set_state(state)`.
+
+    It also needs `step` and `reset`, so that it is an environment, or the attribute `state_is_plain_data`.
+    """
+    names = ["get_state", "set_state"]
+    if not getattr(cls, "state_is_plain_data", False):
+        names += ["step", "reset"]
     return all(callable(getattr(cls, name, None)) for name in names) and not hasattr(
         cls.get_state, "is_generic_get_state"
     )

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from vecrl.envs import ParallelEnv, TransformedEnv, check_env_specs
+from vecrl.envs import GymEnv, ParallelEnv, TransformedEnv, check_env_specs
 from vecrl.envs.transforms import Compose, DataLoadingPrimer, StepCounter
 from vecrl.specs import Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
@@ -182,3 +182,17 @@ def test_errors() -> None:
         DataLoadingPrimer(["a"])
     with pytest.raises(ValueError, match="entries of the data loader with one row each"):
         DataLoadingPrimer([{"a": torch.zeros(2), "b": torch.zeros(3)}])
+
+
+def test_the_position_in_a_loader_is_part_of_the_state() -> None:
+    def make() -> TransformedEnv:
+        loader = [{"number": torch.tensor([3 * i, 3 * i + 1, 3 * i + 2])} for i in range(3)]
+        return GymEnv("CartPole-v1").append_transform(DataLoadingPrimer(loader))
+
+    env, other = make(), make()
+    taken = [env.reset()["number"].item() for _ in range(4)]
+    other.set_state(env.get_state())
+    expected = [env.reset()["number"].item() for _ in range(9)]
+    assert taken == [0, 1, 2, 3]
+    assert expected == [4, 5, 6, 7, 8, 0, 1, 2, 3]
+    assert [other.reset()["number"].item() for _ in range(9)] == expected

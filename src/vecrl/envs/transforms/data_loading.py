@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import torch
@@ -83,6 +83,8 @@ class RowQueue:
         device: the device of the rows, or None for their own.
     """
 
+    state_is_plain_data = True
+
     def __init__(self, loader: Any, factory: Callable[[], Any] | None, repeats: int, device: torch.device | None):
         self.loader = loader if factory is None else factory()
         self._factory, self._repeats, self._device = factory, repeats, device
@@ -92,6 +94,21 @@ class RowQueue:
         """Makes the next row the first one of the loader."""
         self._rows: deque[TensorDictBase] = deque()
         self._batches: Iterator[Any] | None = None
+        self._num_read = 0  # batches since the loader was iterated
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the rows that were read and not given, and how many batches were read."""
+        rows = [row.to_dict() for row in self._rows]
+        return {"rows": rows, "num_read": None if self._batches is None else self._num_read}
+
+    def set_state(self, state: Mapping[str, Any], *, allow: object = ()) -> None:
+        """Restores a position. The loader is iterated again up to there, so it must give the same rows again."""
+        self.restart()
+        self._rows.extend(TensorDict(row) for row in state["rows"])
+        if state["num_read"] is not None:
+            self._batches, self._num_read = iter(self.loader), state["num_read"]
+            for _ in islice(self._batches, self._num_read):
+                pass
 
     def take(self, count: int) -> list[TensorDictBase]:
         """Returns the next `count` rows, and removes them."""
@@ -107,8 +124,9 @@ class RowQueue:
         has_rows = self._batches is not None
         while len(self._rows) < count:
             if self._batches is None:
-                self._batches = iter(self.loader)
+                self._batches, self._num_read = iter(self.loader), 0
             for batch in self._batches:
+                self._num_read += 1
                 rows = self._split(batch)
                 self._rows.extend(row for row in rows for _ in range(self._repeats))
                 has_rows = has_rows or bool(rows)
@@ -154,7 +172,8 @@ class DataLoadingPrimer(TensorDictPrimer):
     """Sets entries at every reset to the next rows of a data loader, before the environment is reset.
 
     Rows are taken in turn, as many as are reset, whatever the size of the loader's batches. If there are no more, the
-    loader is iterated again. On stored data, `forward` sets the entries of each row.
+    loader is iterated again. On stored data, `forward` sets the entries of each row. The position in the loader is part
+    of the state of the environment; a loader that shuffles continues with other rows.
 
     Args:
         dataloader: an iterable of mappings or TensorDicts, such as torch's DataLoader. Each is a batch of rows: the
