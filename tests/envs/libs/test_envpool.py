@@ -239,11 +239,13 @@ def test_wrong_arguments_are_errors() -> None:
         MultiThreadedEnv(2, "CartPole-v1", batch_size=[3])
     with pytest.raises(TypeError, match="num_threads"):
         MultiThreadedEnv(2, "CartPole-v1", num_threads=1)
-    with pytest.raises(ValueError, match="Unsupported"):
-        MultiThreadedEnv(2, "CartPole-v1").reset(options={"low": 0})
-    for env in (None, TensorDict):
+    env = MultiThreadedEnv(2, "CartPole-v1")
+    for td in (None, env.reset().set("_reset", torch.tensor([[True], [False]]))):
+        with pytest.raises(ValueError, match="Unsupported"):
+            env.reset(td, options={"low": 0})
+    for other in (None, TensorDict):
         with pytest.raises(TypeError, match=r"envpool\.make"):
-            MultiThreadedEnvWrapper(env)
+            MultiThreadedEnvWrapper(other)
     with pytest.raises(TypeError, match="MultiThreadedEnvWrapper"):
         GymWrapper(_pool())
 
