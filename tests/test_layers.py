@@ -144,7 +144,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
             assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
-    own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
+    own = {"gym": {"gymnasium"}, "envpool": {"envpool", "gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.validation", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem

@@ -38,6 +38,7 @@ from .utils import (
 )
 
 if TYPE_CHECKING:
+    from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
     from .libs.mo_gym import MOGymEnv, MOGymWrapper
     from .libs.native import NativeEnv
@@ -62,6 +63,8 @@ __all__ = [
     "MOGymWrapper",
     "MarlGroupMapType",
     "ModelBasedEnvBase",
+    "MultiThreadedEnv",
+    "MultiThreadedEnvWrapper",
     "NativeEnv",
     "ParallelEnv",
     "PendulumEnv",
@@ -100,6 +103,7 @@ upper_modules.update(TransformedEnv=transforms.TransformedEnv, ParallelEnv=Paral
 _LAZY_IMPORTS = {
     **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
     **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
+    **dict.fromkeys(("MultiThreadedEnv", "MultiThreadedEnvWrapper"), "envpool"),
     "NativeEnv": "native",
 }
 

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-SIMULATORS = ("gym", "gymnasium", "mo_gymnasium")
+SIMULATORS = ("envpool", "gym", "gymnasium", "mo_gymnasium")
 """The libraries that `vecrl.envs.libs` wraps."""
 
 

@@ -42,8 +42,15 @@ def is_vector(env: object) -> bool:
     )
 
 
+def is_envpool(env: object) -> bool:
+    """Returns whether this is an environment of EnvPool, which may not be imported."""
+    return any(cls.__name__ == "EnvPoolMixin" for cls in type(env).__mro__)
+
+
 def check_gym_env(env: object) -> None:
     """Raises a `TypeError` unless this is a single or vector environment of gymnasium or gym."""
+    if is_envpool(env):
+        raise TypeError("Expected an environment of gymnasium, got one of EnvPool. Use MultiThreadedEnvWrapper.")
     space_kinds = ("observation", "action")
     spaces = all(
         hasattr(env, f"{space_kind}_space") or hasattr(env, f"single_{space_kind}_space") for space_kind in space_kinds
