@@ -106,7 +106,8 @@ class RowQueue:
         self.restart()
         self._rows.extend(TensorDict(row) for row in state["rows"])
         if state["num_read"] is not None:
-            self._batches, self._num_read = iter(self.loader), state["num_read"]
+            self._batches = iter(self.loader)
+            self._num_read = state["num_read"]
             for _ in islice(self._batches, self._num_read):
                 pass
 
@@ -124,7 +125,8 @@ class RowQueue:
         has_rows = self._batches is not None
         while len(self._rows) < count:
             if self._batches is None:
-                self._batches, self._num_read = iter(self.loader), 0
+                self._batches = iter(self.loader)
+                self._num_read = 0
             for batch in self._batches:
                 self._num_read += 1
                 rows = self._split(batch)
