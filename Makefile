@@ -10,6 +10,8 @@ EXTRAS := cli,classic,mujoco,video,test,docs
 PIP    := -m pip install --quiet --disable-pip-version-check
 BIN    := .venv/bin
 PYTEST := -m pytest -q
+# Tests without a mark of a group that has an environment of its own.
+NO_GROUP := not brax and not brax_v1 and not ray and not loggers and not vision and not language
 
 # One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1
@@ -31,7 +33,7 @@ demo: .venv/.ready
 test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision test-language
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray and not loggers and not vision and not language"
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP) and not torchrl"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
@@ -43,7 +45,7 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray and not loggers and not vision and not language" tests/envs tests/specs tests/torchrl_examples \
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP)" tests/envs tests/specs tests/torchrl_examples \
 		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
