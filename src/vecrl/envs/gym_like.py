@@ -23,7 +23,7 @@ from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .keys import Key
-from .spec_store import Device, derived
+from .spec_store import Device, derived, is_defined
 from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
@@ -333,7 +333,7 @@ class GymLikeEnv(EnvBase):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or "_env" not in self.__dict__:
+            if is_defined(self, name) or name.startswith("_") or "_env" not in self.__dict__:
                 raise
         return self._lookup_attribute(name)
 

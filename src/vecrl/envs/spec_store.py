@@ -94,6 +94,11 @@ class SpecProperty:
         owner._set_full(self._name, spec)
 
 
+def is_defined(owner: object, name: str) -> bool:
+    """Returns whether a class of `owner` defines an attribute, so that its error is meant if it cannot be read."""
+    return any(name in vars(cls) for cls in type(owner).__mro__)
+
+
 class SpecStore(nn.Module, metaclass=EnvMeta):
     """Holds the five specs of an environment, and caches the values derived from them.
 
@@ -147,6 +152,15 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
         self._dependents: _DependentEnvs
         for name, spec in list(self._specs.items()):  # those that were set before
             self._set_full(name, spec)
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns a submodule, parameter or buffer, or raises an AttributeError.
+
+        Python also calls this method after a property has raised an AttributeError, which must not be hidden.
+        """
+        if is_defined(self, name):
+            return object.__getattribute__(self, name)
+        return super().__getattr__(name)
 
     def _complete_init(self, *, spec_locked: bool | None = None) -> None:
         """Completes the construction after the `__init__` of the environment's class has returned.

@@ -515,3 +515,29 @@ def test_state_dicts_of_torchrl_load() -> None:
     with pytest.raises(RuntimeError, match=r"Missing key.*transform\.transforms\.1\.loc"):
         third.load_state_dict({key: value for key, value in saved.items() if key != "transforms.1.loc"})
     assert "transforms.1.loc" in saved, "the caller's dictionary is not changed"
+
+
+class Misspelt(Transform):
+    """Calls a method that tensors do not have."""
+
+    def _apply_transform(self, value: Any) -> Any:
+        return value.nope()
+
+
+def test_an_attribute_error_of_a_transform_is_not_hidden() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), Misspelt(in_keys=["observation"], out_keys=["y"]))
+    for use in (lambda: env.observation_spec, env.reset):
+        with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nope'"):
+            use()
+
+
+def test_an_attribute_error_of_a_property_is_not_hidden() -> None:
+    class Broken(PendulumEnv):
+        @property
+        def gravity(self) -> Any:
+            return self.nope
+
+    for env in (Broken(), TransformedEnv(Broken())):
+        with pytest.raises(AttributeError, match="'Broken' object has no attribute 'nope'"):
+            _ = env.gravity  # type: ignore[attr-defined]
+        assert not hasattr(env, "gravity")

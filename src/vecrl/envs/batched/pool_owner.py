@@ -20,6 +20,7 @@ from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
 from ...validation import parse_optional_count
 from ..base import EnvBase
+from ..spec_store import is_defined
 from .autograd_graphs import Graphs
 from .env_factories import EnvFn, Kwargs, make_env_fns, merge_kwargs, split_makers
 from .env_simulator import METHOD, MISSING
@@ -191,6 +192,8 @@ class PoolOwner(EnvBase):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if is_defined(self, name):
+                raise
             pool = self.__dict__.get("_pool")
             if pool is None or name.startswith("_"):
                 reason = " (its environments are closed)" if pool is None and not name.startswith("_") else ""

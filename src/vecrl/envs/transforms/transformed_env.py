@@ -19,7 +19,7 @@ from ..base import EnvBase
 from ..keys import INPUTS, OUTPUTS, Key, join_key
 from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
-from ..spec_store import derived
+from ..spec_store import derived, is_defined
 from .action_mask import ActionMask
 from .base import Transform, owned
 from .compose import Compose
@@ -407,7 +407,7 @@ class TransformedEnv(EnvBase):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("__") or "base_env" not in self._modules:
+            if is_defined(self, name) or name.startswith("__") or "base_env" not in self._modules:
                 raise
         return getattr(self._modules["base_env"], name)
 
