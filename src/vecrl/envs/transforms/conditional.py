@@ -118,12 +118,15 @@ class ConditionalPolicySwitch(Conditional):
         return self._require_parent().step(root if bool(rows.all()) else root.set("_step", rows))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        step_td, self._last_input = self._last_input, None
+        rows = self._rows_where(self.condition, next_tensordict)
+        if not any_true(rows):
+            return next_tensordict
         parent = self._require_parent()
-        rows = self._rows_where(self.condition, next_tensordict) & ~rows_done(next_tensordict, parent.done_prefixes)
+        rows = rows & ~rows_done(next_tensordict, parent.done_prefixes)
         if (mask := tensordict.get("_step", None)) is not None:
             rows = rows & mask.reshape(rows.shape)
-        step_td, self._last_input = self._last_input, None
-        if not bool(rows.any()):
+        if not any_true(rows):
             return next_tensordict
         assert step_td is not None
         next_td = self._policy_step(parent.step_mdp(step_td.set("next", next_tensordict)), rows).get("next")
