@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
 from ...validation import parse_count
-from ..done_flags import rows_done
+from ..done_flags import any_true, rows_done
 from ..keys import Key, join_key
 from ..row_masks import RowMasks, broadcast_mask
 from .base import Transform
@@ -48,17 +48,18 @@ def further_steps(
         are stepped, `[*batch]` bool.
     """
     for action in actions:
-        running = ~rows_done(next_td, env.done_prefixes)
+        stopped = rows_done(next_td, env.done_prefixes)
         if mask is not None:
-            running &= mask.reshape(running.shape)
-        if not bool(running.any()):
+            stopped |= ~mask.reshape(stopped.shape)
+        some_stopped = any_true(stopped)
+        if some_stopped and bool(stopped.all()):
             return
         root = env.step_mdp(step_td.set("next", next_td))
         for key, value in action.items():
             root.set(key, value)
-        step_td = env.step(root if bool(running.all()) else root.set("_step", running))
+        step_td = env.step(root.set("_step", ~stopped) if some_stopped else root)
         next_td = step_td.get("next")
-        yield next_td, running
+        yield next_td, ~stopped
 
 
 class FrameSkipTransform(Transform):
