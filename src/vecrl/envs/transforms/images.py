@@ -123,8 +123,11 @@ class GrayScale(ImageTransform):
         if value.is_floating_point() and value.stride(-3) == 1:  # channels are last in memory: a product is faster
             weights = torch.tensor(_GRAY_WEIGHTS, dtype=value.dtype, device=value.device)
             return (value.movedim(-3, -1) @ weights).unsqueeze(-3)
-        red, green, blue = (part * weight for part, weight in zip(value.split(1, -3), _GRAY_WEIGHTS, strict=True))
-        return (red + green + blue).to(value.dtype)
+        (red, *others), (weight, *weights) = value.split(1, -3), _GRAY_WEIGHTS
+        gray = red * weight
+        for part, weight in zip(others, weights, strict=True):
+            gray.add_(part.to(gray.dtype), alpha=weight)
+        return gray.to(value.dtype)
 
 
 class Resize(ImageTransform):
