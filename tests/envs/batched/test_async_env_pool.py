@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase
 
+from vecrl.engine.pool import Pool
 from vecrl.envs import (
     AsyncEnvPool,
     EnvBase,
@@ -20,14 +22,17 @@ from vecrl.envs import (
     ThreadingAsyncEnvPool,
     TransformedEnv,
 )
-from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
+from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.specs import Composite, Unbounded
 
 BOTH = pytest.mark.parametrize("cls", [ThreadingAsyncEnvPool, ProcessorAsyncEnvPool])
 
 
 class CountEnv(EnvBase):
-    """Counts from 100 * limit; an episode has `limit` steps. Waits for `gate` in each step, and raises at reward 9."""
+    """Counts from 100 * limit; an episode has `limit` steps.
+
+    A step waits for `gate`, raises at action 9 and takes 10 s at action -9.
+    """
 
     def __init__(self, limit: int, gate: threading.Event | None = None):
         super().__init__()
@@ -42,6 +47,8 @@ class CountEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.gate is not None:
             self.gate.wait(10)
+        if tensordict["action"] == -9:
+            time.sleep(10)
         if tensordict["action"] == 9:
             raise ZeroDivisionError("on purpose")
         self.count += 1
@@ -183,6 +190,62 @@ def test_failures_leave_the_other_results(cls: type[AsyncEnvPool]) -> None:
         assert sorted(received) == [0, 2]
         env.async_reset_send(env_index=1)
         assert counts(env.async_reset_recv()) == [300]
+
+
+def test_an_environment_that_failed_can_be_reset_after_a_refused_step() -> None:
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = env.reset()
+        env.async_step_send(with_actions(root[:1], 9), env_index=[0])
+        with pytest.raises(ZeroDivisionError):
+            env.async_step_recv()
+        with pytest.raises(PendingError, match=r"Environments \[0\] failed before; reset them"):
+            env.async_step_send(with_actions(root, 1, 1))
+        env.async_step_send(with_actions(root[1:], 1))
+        assert counts(env.async_step_recv()["next"]) == [301]
+        env.async_reset_send(env_index=0)
+        assert counts(env.async_reset_recv()) == [200]
+
+
+@pytest.mark.parametrize("operation", ["step", "reset"])
+def test_a_send_that_fails_leaves_no_operation(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = with_actions(env.reset(), 1, 1)
+        send = getattr(env, f"async_{operation}_send")
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "send", interrupt)
+            patch.setattr(Pool, "send_reset", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                send(root)
+        with pytest.raises(PendingError, match=r"got those of \[\]"):
+            getattr(env, f"async_{operation}_recv")()
+        send(root)
+        assert len(getattr(env, f"async_{operation}_recv")(2)) == 2
+
+
+def test_a_closed_pool_can_be_started_after_a_send() -> None:
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = with_actions(env.reset(), 1, 1)
+        env.close()
+        with pytest.raises(ClosedError):
+            env.async_step_send(root)
+        env.async_reset_send()
+        assert counts(env.async_reset_recv(2)) == [200, 300]
+
+
+def test_an_environment_that_timed_out_can_be_cancelled() -> None:
+    with make(ProcessorAsyncEnvPool, 2, 3, step_timeout=0.2) as env:
+        env.async_step_send(with_actions(env.reset(), -9, 1))
+        assert counts(env.async_step_recv(env_index=1)["next"].unsqueeze(0)) == [301]
+        with pytest.raises(StepTimeout, match="async_step_recv"):
+            env.async_step_recv()
+        env.async_step_send(with_actions(env.fake_tensordict()[1:], 1), env_index=[1])
+        assert env.cancel([0]).tolist() == [0]
+        assert counts(env.async_step_recv()["next"]) == [302], "other environments are not affected"
+        env.async_reset_send(env_index=0)
+        assert counts(env.async_reset_recv()) == [200]
 
 
 def test_wrong_calls_raise() -> None:

@@ -7,13 +7,15 @@ stepped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase, lazy_stack
 
+from ...engine.env_index import Ids
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
 from ...validation import check_choice, parse_count
@@ -103,6 +105,12 @@ class AsyncEnvPool(BatchedEnv):
         self._clear()
         super().close(raise_if_closed=raise_if_closed)
 
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Cancels pending operations of environments after a `StepTimeout`, as `Pool.cancel` does. Reset them next."""
+        cancelled = super().cancel(ids)
+        self._forget({*self._operations} - {*self._require_pool().pending.tolist()})
+        return cancelled
+
     def shutdown(self) -> None:
         """Closes the environments and ends their workers."""
         self.close()
@@ -175,8 +183,8 @@ class AsyncEnvPool(BatchedEnv):
         ids, _ = self._ids_of(tensordict, env_index)
         self._seed_before_use = None
         seeds = [self._seeds.pop(i, None) for i in ids.tolist()] if self._seeds else None
-        self._operations |= dict.fromkeys(ids.tolist(), "reset")  # before a reply can arrive
-        self._require_pool().send_reset(ids, seeds)
+        with self._registered("reset", ids):
+            self._require_pool().send_reset(ids, seeds)
 
     def async_reset_recv(self, min_get: int | None = None, env_index: int | None = None) -> TensorDictBase:
         """Waits for resets as `async_step_recv` does for steps, and returns their root TensorDicts."""
@@ -189,9 +197,27 @@ class AsyncEnvPool(BatchedEnv):
             raise SpaceError(f"Expected one row for each of {len(ids)} environments, got {tuple(data.batch_size)}.")
         inputs = self._codec.inputs(data, np.arange(len(ids)), env_ids=ids)
         rows = _with_index(data.copy(), ids.tolist()).unbind(0)
-        self._sent |= dict(zip(ids.tolist(), rows, strict=True))  # before a reply can arrive
+        with self._registered(operation, ids, rows):
+            self._require_pool().send(ids, inputs, reset_done=operation == "step and reset")
+
+    @contextmanager
+    def _registered(
+        self, operation: Operation, ids: np.ndarray, rows: Sequence[TensorDictBase] = ()
+    ) -> Generator[None]:
+        """Registers an operation before a reply to it can arrive, and forgets it if the send fails."""
+        self._sent |= dict(zip(ids.tolist(), rows, strict=bool(rows)))
         self._operations |= dict.fromkeys(ids.tolist(), operation)
-        self._require_pool().send(ids, inputs, reset_done=operation == "step and reset")
+        try:
+            yield
+        except BaseException:
+            self._forget(ids.tolist())
+            raise
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        """Forgets the operations of environments."""
+        for index in ids:
+            self._operations.pop(index, None)
+            self._sent.pop(index, None)
 
     def _ids_of(self, tensordict: TensorDictBase | None, env_index: EnvIndex) -> tuple[np.ndarray, bool]:
         """Returns the environments to send to, and whether a single one was given by an int."""
@@ -236,9 +262,7 @@ class AsyncEnvPool(BatchedEnv):
         except WorkerError as error:
             if isinstance(error, StepTimeout):
                 raise
-            for index in error.env_ids:
-                self._operations.pop(index, None)
-                self._sent.pop(index, None)
+            self._forget(error.env_ids)
             if isinstance(error.transition, Transition):
                 self._store(error.transition)
             error.transition = None
