@@ -128,6 +128,42 @@ def test_resets_of_some_environments(cls: type[AsyncEnvPool], is_gym: bool) -> N
         assert counts(env.async_step_recv(2)["next"]) == [201, 301]
 
 
+class StateEnv(CountEnv):
+    """Counts from the state "start" if a reset has it."""
+
+    def __init__(self, limit: int):
+        super().__init__(limit)
+        self.state_spec = Composite(start=Unbounded((1,)))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        reset_td = super()._reset(tensordict, **kwargs)
+        start = None if tensordict is None else tensordict.get("start", None)
+        return reset_td if start is None else reset_td.update({"count": start.clone()})
+
+
+@BOTH
+def test_resets_get_the_states_of_their_environments(cls: type[AsyncEnvPool]) -> None:
+    with cls([partial(StateEnv, 2)] * 3) as env:
+        starts = TensorDict({"start": torch.tensor([[1.0], [2.0], [3.0]])}, [3])
+        env.async_reset_send(starts)
+        assert counts(env.async_reset_recv(3)) == [1, 2, 3]
+        env.async_reset_send(starts[:2], env_index=[2, 0])
+        received = env.async_reset_recv(2)
+        assert (received["env_index"], counts(received)) == ([0, 2], [2, 1])
+        env.async_reset_send(starts[1], env_index=1)
+        assert env.async_reset_recv(env_index=1)["count"] == 2
+        env.async_reset_send()
+        assert counts(env.async_reset_recv(3)) == [200, 200, 200]
+        with pytest.raises(SpaceError, match=r"one row for each of 1 environments, got \(3,\)"):
+            env.async_reset_send(starts, env_index=[0])
+
+
+def test_resets_of_gymnasium_environments_accept_rows() -> None:
+    with AsyncEnvPool([partial(GymEnv, "Pendulum-v1")] * 2) as env:
+        env.async_reset_send(env.reset()[1:])
+        assert env.async_reset_recv()["env_index"] == [1]
+
+
 @BOTH
 def test_steps_with_resets(cls: type[AsyncEnvPool]) -> None:
     with make(cls, 1, 3) as env:

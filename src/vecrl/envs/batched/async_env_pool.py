@@ -16,11 +16,13 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase, lazy_stack
 
 from ...engine.env_index import Ids
+from ...engine.simulator import ResetOptions
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
 from ...validation import check_choice, parse_count
 from ..base import EnvBase
 from ..row_masks import merge_into
+from .codecs import GymCodec
 from .env_factories import EnvFn, Kwargs
 from .serial_parallel_env import BatchedEnv
 
@@ -176,25 +178,35 @@ class AsyncEnvPool(BatchedEnv):
         """Starts a reset of environments and returns at once.
 
         Args:
-            tensordict: has the entry "env_index" if `env_index` is None.
-            env_index: the environments; all if neither is given.
+            tensordict: states, which are passed to the environments as by `reset`, one row per environment as in
+                `async_step_send`. Masks "_reset" are not used.
+            env_index: the environments; by default those of the entry "env_index", or all.
+
+        Raises:
+            PendingError: an environment has not returned the result of its last operation yet.
+            SpaceError: the number of rows differs from that of the environments.
         """
         self.start()
-        ids, _ = self._ids_of(tensordict, env_index)
+        ids, rows = self._ids_and_rows(tensordict, env_index)
         self._seed_before_use = None
         seeds = [self._seeds.pop(i, None) for i in ids.tolist()] if self._seeds else None
         with self._registered("reset", ids):
-            self._require_pool().send_reset(ids, seeds)
+            self._require_pool().send_reset(ids, seeds, self._reset_options(ids, rows))
+
+    def _reset_options(self, ids: np.ndarray, rows: TensorDictBase | None) -> ResetOptions | None:
+        """Returns the states of environments in the form that their workers expect, or None if there are none."""
+        if isinstance(self._codec, GymCodec):
+            return None
+        states = self._reset_data(rows, None, all_rows=True)
+        return {"kwargs": {}, "data": {int(ids[row]): state for row, state in states.items()}} if states else None
 
     def async_reset_recv(self, min_get: int | None = None, env_index: int | None = None) -> TensorDictBase:
         """Waits for resets as `async_step_recv` does for steps, and returns their root TensorDicts."""
         return self._receive("reset", min_get, env_index)[0]
 
     def _send_step(self, operation: Operation, tensordict: TensorDictBase, env_index: EnvIndex) -> None:
-        ids, is_single = self._ids_of(tensordict, env_index)
-        data: TensorDictBase = tensordict.unsqueeze(0) if is_single else tensordict
-        if not data.batch_dims or len(data) != len(ids):
-            raise SpaceError(f"Expected one row for each of {len(ids)} environments, got {tuple(data.batch_size)}.")
+        ids, data = self._ids_and_rows(tensordict, env_index)
+        assert data is not None
         inputs = self._codec.inputs(data, np.arange(len(ids)), env_ids=ids)
         rows = _with_index(data.copy(), ids.tolist()).unbind(0)
         with self._registered(operation, ids, rows):
@@ -218,6 +230,18 @@ class AsyncEnvPool(BatchedEnv):
         for index in ids:
             self._operations.pop(index, None)
             self._sent.pop(index, None)
+
+    def _ids_and_rows(
+        self, tensordict: TensorDictBase | None, env_index: EnvIndex
+    ) -> tuple[np.ndarray, TensorDictBase | None]:
+        """Returns the environments to send to and the row of each, if there is a TensorDict."""
+        ids, is_single = self._ids_of(tensordict, env_index)
+        if tensordict is None:
+            return ids, None
+        rows: TensorDictBase = tensordict.unsqueeze(0) if is_single else tensordict
+        if not rows.batch_dims or len(rows) != len(ids):
+            raise SpaceError(f"Expected one row for each of {len(ids)} environments, got {tuple(rows.batch_size)}.")
+        return ids, rows
 
     def _ids_of(self, tensordict: TensorDictBase | None, env_index: EnvIndex) -> tuple[np.ndarray, bool]:
         """Returns the environments to send to, and whether a single one was given by an int."""
