@@ -324,6 +324,18 @@ def test_arguments() -> None:
         env.shutdown()
 
 
+def test_wrong_environments_raise() -> None:
+    env = CountEnv(5)
+    with pytest.raises(SpaceError, match=r"different environments, got one twice\. Give functions"):
+        AsyncEnvPool([env, env])
+    with pytest.raises(SpaceError, match="env_makers to be one or more functions or environments, got none"):
+        AsyncEnvPool([])
+    with pytest.raises(SpaceError, match="env_makers to be functions or environments, got int as item 1"):
+        AsyncEnvPool([env, 3])
+    with AsyncEnvPool([env, CountEnv(6)]) as pool:
+        assert counts(pool.reset()) == [500, 600]
+
+
 def test_environments_may_be_batches_or_transformed() -> None:
     with AsyncEnvPool([lambda: SerialEnv(2, partial(CountEnv, 3))] * 2) as env:
         assert env.batch_size == (2, 2)

@@ -19,7 +19,7 @@ from ...engine.env_index import Ids
 from ...engine.simulator import ResetOptions
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
-from ...validation import check_choice, parse_count
+from ...validation import check_callables, check_choice, parse_count
 from ..base import EnvBase
 from ..row_masks import merge_into
 from .codecs import GymCodec
@@ -61,6 +61,7 @@ class AsyncEnvPool(BatchedEnv):
 
     Raises:
         ValueError: `stack` has no valid value.
+        SpaceError: there is no environment, or one environment is given twice.
 
     >>> from vecrl.envs import GymEnv
     >>> with AsyncEnvPool([lambda: GymEnv("Pendulum-v1")] * 4) as env:
@@ -85,7 +86,7 @@ class AsyncEnvPool(BatchedEnv):
         **kwargs: Any,
     ):
         check_choice("stack", stack, _STACKS)
-        makers = [_as_maker(item) for item in (env_makers if isinstance(env_makers, Sequence) else [env_makers])]
+        makers = _as_makers(env_makers if isinstance(env_makers, Sequence) else [env_makers])
         self.backend, self.stack = backend or self._default_backend, stack
         self._clear()
         self._receive_lock = threading.Lock()
@@ -323,9 +324,15 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     _default_backend = "multiprocessing"
 
 
-def _as_maker(item: EnvFn | EnvBase) -> EnvFn:
-    """Returns a function that creates an environment; an environment itself is used, or pickled for a process."""
-    return (lambda **_: item) if isinstance(item, EnvBase) else item
+def _as_makers(items: Sequence[EnvFn | EnvBase]) -> list[EnvFn]:
+    """Returns functions that create environments; an environment itself is used, or pickled for a process."""
+    if not items:
+        raise SpaceError("Expected env_makers to be one or more functions or environments, got none.")
+    check_callables("env_makers to be functions or environments", items, "Give `lambda: GymEnv(...)`.")
+    env_ids = [id(item) for item in items if isinstance(item, EnvBase)]
+    if len({*env_ids}) < len(env_ids):
+        raise SpaceError("Expected env_makers to be different environments, got one twice. Give functions instead.")
+    return [(lambda item=item, **_: item) if isinstance(item, EnvBase) else item for item in items]
 
 
 def _with_index(data: TensorDictBase, index: int | Sequence[int]) -> TensorDictBase:
