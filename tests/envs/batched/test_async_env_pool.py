@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from functools import partial
@@ -347,3 +348,11 @@ def test_environments_may_be_batches_or_transformed() -> None:
     with AsyncEnvPool([lambda: TransformedEnv(CountEnv(3), StepCounter())] * 2) as env:
         env.async_step_send(env.rand_action(env.reset()))
         assert env.async_step_recv(2)["next", "step_count"].tolist() == [[1], [1]]
+
+
+def test_transforms_around_it_refuse_asynchronous_methods() -> None:
+    with TransformedEnv(TransformedEnv(make(ThreadingAsyncEnvPool, 2, 3)), StepCounter()) as env:
+        for operation, end in itertools.product(("step", "reset", "step_and_maybe_reset"), ("send", "recv")):
+            with pytest.raises(AttributeError, match="Put the transforms into its environments: ThreadingAsyncEnvPool"):
+                getattr(env, f"async_{operation}_{end}")
+        assert (env.num_envs, env.rollout(2)["next", "step_count"].squeeze(-1).tolist()) == (2, [[1, 2], [1, 2]])

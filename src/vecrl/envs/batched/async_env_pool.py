@@ -44,7 +44,8 @@ class AsyncEnvPool(BatchedEnv):
 
     `async_step_send` returns at once, and `async_step_recv` returns the results of those environments that are ready.
     The same holds for resets, and for steps with a reset of ended episodes. The entry "env_index" names the environment
-    of each row. `reset`, `step` and `rollout` of all environments work as in `ParallelEnv`.
+    of each row. `reset`, `step` and `rollout` of all environments work as in `ParallelEnv`. A `TransformedEnv` of this
+    class does not have the methods `async_…`: put the transforms into the environments.
 
     Args:
         env_makers: a function that creates an environment, or an environment, or a list of them.
@@ -75,6 +76,11 @@ class AsyncEnvPool(BatchedEnv):
     excluded_from_state = ("_ready", "_operations", "_sent", "_receive_lock")
     min_get = 1
     _default_backend = "threading"
+    _methods_without_transforms = tuple(
+        f"async_{operation}_{end}"
+        for operation in ("step", "reset", "step_and_maybe_reset")
+        for end in ("send", "recv")
+    )
 
     def __init__(
         self,
