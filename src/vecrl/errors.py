@@ -173,8 +173,8 @@ class StepTimeout(WorkerError, TimeoutError):
     """Environments did not reply within the timeout; their commands are still pending."""
 
     advice = (
-        "They stay pending, and the other environments stay in sync. Reset (which waits for them first), wait again "
-        "(step_wait, step(None)), cancel them, or close. "
+        "They stay pending, and the other environments stay in sync. Reset (which waits for them first), receive "
+        "again (step_wait, step(None), async_step_recv), cancel them, or close. "
         'on_failure="restart" replaces environments that time out.'
     )
 

@@ -89,6 +89,9 @@ class EnvBase(SteppedEnv):
     tensor([1, 2, 3])
     """
 
+    _methods_without_transforms: tuple[str, ...] = ()
+    """Methods that transforms around the environment cannot apply to; a `TransformedEnv` does not have them."""
+
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         """Returns the gymnasium environment that a batch may step in place of this one; None if it must not."""
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase
 
+from vecrl.engine.pool import Pool
 from vecrl.envs import (
     AsyncEnvPool,
     EnvBase,
@@ -20,14 +23,17 @@ from vecrl.envs import (
     ThreadingAsyncEnvPool,
     TransformedEnv,
 )
-from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
+from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.specs import Composite, Unbounded
 
 BOTH = pytest.mark.parametrize("cls", [ThreadingAsyncEnvPool, ProcessorAsyncEnvPool])
 
 
 class CountEnv(EnvBase):
-    """Counts from 100 * limit; an episode has `limit` steps. Waits for `gate` in each step, and raises at reward 9."""
+    """Counts from 100 * limit; an episode has `limit` steps.
+
+    A step waits for `gate`, raises at action 9 and takes 10 s at action -9.
+    """
 
     def __init__(self, limit: int, gate: threading.Event | None = None):
         super().__init__()
@@ -42,6 +48,8 @@ class CountEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.gate is not None:
             self.gate.wait(10)
+        if tensordict["action"] == -9:
+            time.sleep(10)
         if tensordict["action"] == 9:
             raise ZeroDivisionError("on purpose")
         self.count += 1
@@ -121,6 +129,42 @@ def test_resets_of_some_environments(cls: type[AsyncEnvPool], is_gym: bool) -> N
         assert counts(env.async_step_recv(2)["next"]) == [201, 301]
 
 
+class StateEnv(CountEnv):
+    """Counts from the state "start" if a reset has it."""
+
+    def __init__(self, limit: int):
+        super().__init__(limit)
+        self.state_spec = Composite(start=Unbounded((1,)))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        reset_td = super()._reset(tensordict, **kwargs)
+        start = None if tensordict is None else tensordict.get("start", None)
+        return reset_td if start is None else reset_td.update({"count": start.clone()})
+
+
+@BOTH
+def test_resets_get_the_states_of_their_environments(cls: type[AsyncEnvPool]) -> None:
+    with cls([partial(StateEnv, 2)] * 3) as env:
+        starts = TensorDict({"start": torch.tensor([[1.0], [2.0], [3.0]])}, [3])
+        env.async_reset_send(starts)
+        assert counts(env.async_reset_recv(3)) == [1, 2, 3]
+        env.async_reset_send(starts[:2], env_index=[2, 0])
+        received = env.async_reset_recv(2)
+        assert (received["env_index"], counts(received)) == ([0, 2], [2, 1])
+        env.async_reset_send(starts[1], env_index=1)
+        assert env.async_reset_recv(env_index=1)["count"] == 2
+        env.async_reset_send()
+        assert counts(env.async_reset_recv(3)) == [200, 200, 200]
+        with pytest.raises(SpaceError, match=r"one row for each of 1 environments, got \(3,\)"):
+            env.async_reset_send(starts, env_index=[0])
+
+
+def test_resets_of_gymnasium_environments_accept_rows() -> None:
+    with AsyncEnvPool([partial(GymEnv, "Pendulum-v1")] * 2) as env:
+        env.async_reset_send(env.reset()[1:])
+        assert env.async_reset_recv()["env_index"] == [1]
+
+
 @BOTH
 def test_steps_with_resets(cls: type[AsyncEnvPool]) -> None:
     with make(cls, 1, 3) as env:
@@ -185,6 +229,62 @@ def test_failures_leave_the_other_results(cls: type[AsyncEnvPool]) -> None:
         assert counts(env.async_reset_recv()) == [300]
 
 
+def test_an_environment_that_failed_can_be_reset_after_a_refused_step() -> None:
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = env.reset()
+        env.async_step_send(with_actions(root[:1], 9), env_index=[0])
+        with pytest.raises(ZeroDivisionError):
+            env.async_step_recv()
+        with pytest.raises(PendingError, match=r"Environments \[0\] failed before; reset them"):
+            env.async_step_send(with_actions(root, 1, 1))
+        env.async_step_send(with_actions(root[1:], 1))
+        assert counts(env.async_step_recv()["next"]) == [301]
+        env.async_reset_send(env_index=0)
+        assert counts(env.async_reset_recv()) == [200]
+
+
+@pytest.mark.parametrize("operation", ["step", "reset"])
+def test_a_send_that_fails_leaves_no_operation(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = with_actions(env.reset(), 1, 1)
+        send = getattr(env, f"async_{operation}_send")
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "send", interrupt)
+            patch.setattr(Pool, "send_reset", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                send(root)
+        with pytest.raises(PendingError, match=r"got those of \[\]"):
+            getattr(env, f"async_{operation}_recv")()
+        send(root)
+        assert len(getattr(env, f"async_{operation}_recv")(2)) == 2
+
+
+def test_a_closed_pool_can_be_started_after_a_send() -> None:
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        root = with_actions(env.reset(), 1, 1)
+        env.close()
+        with pytest.raises(ClosedError):
+            env.async_step_send(root)
+        env.async_reset_send()
+        assert counts(env.async_reset_recv(2)) == [200, 300]
+
+
+def test_an_environment_that_timed_out_can_be_cancelled() -> None:
+    with make(ProcessorAsyncEnvPool, 2, 3, step_timeout=0.2) as env:
+        env.async_step_send(with_actions(env.reset(), -9, 1))
+        assert counts(env.async_step_recv(env_index=1)["next"].unsqueeze(0)) == [301]
+        with pytest.raises(StepTimeout, match="async_step_recv"):
+            env.async_step_recv()
+        env.async_step_send(with_actions(env.fake_tensordict()[1:], 1), env_index=[1])
+        assert env.cancel([0]).tolist() == [0]
+        assert counts(env.async_step_recv()["next"]) == [302], "other environments are not affected"
+        env.async_reset_send(env_index=0)
+        assert counts(env.async_reset_recv()) == [200]
+
+
 def test_wrong_calls_raise() -> None:
     with make(ThreadingAsyncEnvPool, 2, 3) as env:
         root = with_actions(env.reset(), 1, 1)
@@ -225,6 +325,18 @@ def test_arguments() -> None:
         env.shutdown()
 
 
+def test_wrong_environments_raise() -> None:
+    env = CountEnv(5)
+    with pytest.raises(SpaceError, match=r"different environments, got one twice\. Give functions"):
+        AsyncEnvPool([env, env])
+    with pytest.raises(SpaceError, match="env_makers to be one or more functions or environments, got none"):
+        AsyncEnvPool([])
+    with pytest.raises(SpaceError, match="env_makers to be functions or environments, got int as item 1"):
+        AsyncEnvPool([env, 3])
+    with AsyncEnvPool([env, CountEnv(6)]) as pool:
+        assert counts(pool.reset()) == [500, 600]
+
+
 def test_environments_may_be_batches_or_transformed() -> None:
     with AsyncEnvPool([lambda: SerialEnv(2, partial(CountEnv, 3))] * 2) as env:
         assert env.batch_size == (2, 2)
@@ -236,3 +348,11 @@ def test_environments_may_be_batches_or_transformed() -> None:
     with AsyncEnvPool([lambda: TransformedEnv(CountEnv(3), StepCounter())] * 2) as env:
         env.async_step_send(env.rand_action(env.reset()))
         assert env.async_step_recv(2)["next", "step_count"].tolist() == [[1], [1]]
+
+
+def test_transforms_around_it_refuse_asynchronous_methods() -> None:
+    with TransformedEnv(TransformedEnv(make(ThreadingAsyncEnvPool, 2, 3)), StepCounter()) as env:
+        for operation, end in itertools.product(("step", "reset", "step_and_maybe_reset"), ("send", "recv")):
+            with pytest.raises(AttributeError, match="Put the transforms into its environments: ThreadingAsyncEnvPool"):
+                getattr(env, f"async_{operation}_{end}")
+        assert (env.num_envs, env.rollout(2)["next", "step_count"].squeeze(-1).tolist()) == (2, [[1, 2], [1, 2]])

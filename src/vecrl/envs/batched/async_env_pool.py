@@ -7,18 +7,22 @@ stepped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase, lazy_stack
 
+from ...engine.env_index import Ids
+from ...engine.simulator import ResetOptions
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
-from ...validation import check_choice, parse_count
+from ...validation import check_callables, check_choice, parse_count
 from ..base import EnvBase
 from ..row_masks import merge_into
+from .codecs import GymCodec
 from .env_factories import EnvFn, Kwargs
 from .serial_parallel_env import BatchedEnv
 
@@ -40,7 +44,8 @@ class AsyncEnvPool(BatchedEnv):
 
     `async_step_send` returns at once, and `async_step_recv` returns the results of those environments that are ready.
     The same holds for resets, and for steps with a reset of ended episodes. The entry "env_index" names the environment
-    of each row. `reset`, `step` and `rollout` of all environments work as in `ParallelEnv`.
+    of each row. `reset`, `step` and `rollout` of all environments work as in `ParallelEnv`. A `TransformedEnv` of this
+    class does not have the methods `async_…`: put the transforms into the environments.
 
     Args:
         env_makers: a function that creates an environment, or an environment, or a list of them.
@@ -57,6 +62,7 @@ class AsyncEnvPool(BatchedEnv):
 
     Raises:
         ValueError: `stack` has no valid value.
+        SpaceError: there is no environment, or one environment is given twice.
 
     >>> from vecrl.envs import GymEnv
     >>> with AsyncEnvPool([lambda: GymEnv("Pendulum-v1")] * 4) as env:
@@ -70,6 +76,11 @@ class AsyncEnvPool(BatchedEnv):
     excluded_from_state = ("_ready", "_operations", "_sent", "_receive_lock")
     min_get = 1
     _default_backend = "threading"
+    _methods_without_transforms = tuple(
+        f"async_{operation}_{end}"
+        for operation in ("step", "reset", "step_and_maybe_reset")
+        for end in ("send", "recv")
+    )
 
     def __init__(
         self,
@@ -81,7 +92,7 @@ class AsyncEnvPool(BatchedEnv):
         **kwargs: Any,
     ):
         check_choice("stack", stack, _STACKS)
-        makers = [_as_maker(item) for item in (env_makers if isinstance(env_makers, Sequence) else [env_makers])]
+        makers = _as_makers(env_makers if isinstance(env_makers, Sequence) else [env_makers])
         self.backend, self.stack = backend or self._default_backend, stack
         self._clear()
         self._receive_lock = threading.Lock()
@@ -102,6 +113,12 @@ class AsyncEnvPool(BatchedEnv):
         """Closes the environments and drops all results, as `EnvBase.close` does."""
         self._clear()
         super().close(raise_if_closed=raise_if_closed)
+
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Cancels pending operations of environments after a `StepTimeout`, as `Pool.cancel` does. Reset them next."""
+        cancelled = super().cancel(ids)
+        self._forget({*self._operations} - {*self._require_pool().pending.tolist()})
+        return cancelled
 
     def shutdown(self) -> None:
         """Closes the environments and ends their workers."""
@@ -168,30 +185,70 @@ class AsyncEnvPool(BatchedEnv):
         """Starts a reset of environments and returns at once.
 
         Args:
-            tensordict: has the entry "env_index" if `env_index` is None.
-            env_index: the environments; all if neither is given.
+            tensordict: states, which are passed to the environments as by `reset`, one row per environment as in
+                `async_step_send`. Masks "_reset" are not used.
+            env_index: the environments; by default those of the entry "env_index", or all.
+
+        Raises:
+            PendingError: an environment has not returned the result of its last operation yet.
+            SpaceError: the number of rows differs from that of the environments.
         """
         self.start()
-        ids, _ = self._ids_of(tensordict, env_index)
+        ids, rows = self._ids_and_rows(tensordict, env_index)
         self._seed_before_use = None
         seeds = [self._seeds.pop(i, None) for i in ids.tolist()] if self._seeds else None
-        self._operations |= dict.fromkeys(ids.tolist(), "reset")  # before a reply can arrive
-        self._require_pool().send_reset(ids, seeds)
+        with self._registered("reset", ids):
+            self._require_pool().send_reset(ids, seeds, self._reset_options(ids, rows))
+
+    def _reset_options(self, ids: np.ndarray, rows: TensorDictBase | None) -> ResetOptions | None:
+        """Returns the states of environments in the form that their workers expect, or None if there are none."""
+        if isinstance(self._codec, GymCodec):
+            return None
+        states = self._reset_data(rows, None, all_rows=True)
+        return {"kwargs": {}, "data": {int(ids[row]): state for row, state in states.items()}} if states else None
 
     def async_reset_recv(self, min_get: int | None = None, env_index: int | None = None) -> TensorDictBase:
         """Waits for resets as `async_step_recv` does for steps, and returns their root TensorDicts."""
         return self._receive("reset", min_get, env_index)[0]
 
     def _send_step(self, operation: Operation, tensordict: TensorDictBase, env_index: EnvIndex) -> None:
-        ids, is_single = self._ids_of(tensordict, env_index)
-        data: TensorDictBase = tensordict.unsqueeze(0) if is_single else tensordict
-        if not data.batch_dims or len(data) != len(ids):
-            raise SpaceError(f"Expected one row for each of {len(ids)} environments, got {tuple(data.batch_size)}.")
+        ids, data = self._ids_and_rows(tensordict, env_index)
+        assert data is not None
         inputs = self._codec.inputs(data, np.arange(len(ids)), env_ids=ids)
         rows = _with_index(data.copy(), ids.tolist()).unbind(0)
-        self._sent |= dict(zip(ids.tolist(), rows, strict=True))  # before a reply can arrive
+        with self._registered(operation, ids, rows):
+            self._require_pool().send(ids, inputs, reset_done=operation == "step and reset")
+
+    @contextmanager
+    def _registered(
+        self, operation: Operation, ids: np.ndarray, rows: Sequence[TensorDictBase] = ()
+    ) -> Generator[None]:
+        """Registers an operation before a reply to it can arrive, and forgets it if the send fails."""
+        self._sent |= dict(zip(ids.tolist(), rows, strict=bool(rows)))
         self._operations |= dict.fromkeys(ids.tolist(), operation)
-        self._require_pool().send(ids, inputs, reset_done=operation == "step and reset")
+        try:
+            yield
+        except BaseException:
+            self._forget(ids.tolist())
+            raise
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        """Forgets the operations of environments."""
+        for index in ids:
+            self._operations.pop(index, None)
+            self._sent.pop(index, None)
+
+    def _ids_and_rows(
+        self, tensordict: TensorDictBase | None, env_index: EnvIndex
+    ) -> tuple[np.ndarray, TensorDictBase | None]:
+        """Returns the environments to send to and the row of each, if there is a TensorDict."""
+        ids, is_single = self._ids_of(tensordict, env_index)
+        if tensordict is None:
+            return ids, None
+        rows: TensorDictBase = tensordict.unsqueeze(0) if is_single else tensordict
+        if not rows.batch_dims or len(rows) != len(ids):
+            raise SpaceError(f"Expected one row for each of {len(ids)} environments, got {tuple(rows.batch_size)}.")
+        return ids, rows
 
     def _ids_of(self, tensordict: TensorDictBase | None, env_index: EnvIndex) -> tuple[np.ndarray, bool]:
         """Returns the environments to send to, and whether a single one was given by an int."""
@@ -236,9 +293,7 @@ class AsyncEnvPool(BatchedEnv):
         except WorkerError as error:
             if isinstance(error, StepTimeout):
                 raise
-            for index in error.env_ids:
-                self._operations.pop(index, None)
-                self._sent.pop(index, None)
+            self._forget(error.env_ids)
             if isinstance(error.transition, Transition):
                 self._store(error.transition)
             error.transition = None
@@ -275,9 +330,15 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     _default_backend = "multiprocessing"
 
 
-def _as_maker(item: EnvFn | EnvBase) -> EnvFn:
-    """Returns a function that creates an environment; an environment itself is used, or pickled for a process."""
-    return (lambda **_: item) if isinstance(item, EnvBase) else item
+def _as_makers(items: Sequence[EnvFn | EnvBase]) -> list[EnvFn]:
+    """Returns functions that create environments; an environment itself is used, or pickled for a process."""
+    if not items:
+        raise SpaceError("Expected env_makers to be one or more functions or environments, got none.")
+    check_callables("env_makers to be functions or environments", items, "Give `lambda: GymEnv(...)`.")
+    env_ids = [id(item) for item in items if isinstance(item, EnvBase)]
+    if len({*env_ids}) < len(env_ids):
+        raise SpaceError("Expected env_makers to be different environments, got one twice. Give functions instead.")
+    return [(lambda item=item, **_: item) if isinstance(item, EnvBase) else item for item in items]
 
 
 def _with_index(data: TensorDictBase, index: int | Sequence[int]) -> TensorDictBase:

@@ -41,7 +41,8 @@ def _of_base(name: str, doc: str) -> Any:
 class TransformedEnv(EnvBase):
     """An environment with transforms applied to its inputs and outputs.
 
-    Attributes that are not found here are looked up in the base environment.
+    Attributes that are not found here are looked up in the base environment, except the methods `async_…` of an
+    `AsyncEnvPool`.
 
     Args:
         env: the base environment; it is closed with this one. The keyword `base_env` is accepted too.
@@ -409,7 +410,14 @@ class TransformedEnv(EnvBase):
         except AttributeError:
             if is_defined(self, name) or name.startswith("__") or "base_env" not in self._modules:
                 raise
-        return getattr(self._modules["base_env"], name)
+        base_env = self.base_env
+        if name in base_env._methods_without_transforms:
+            cls = type(base_env).__name__
+            raise AttributeError(
+                f"Expected an environment without transforms around it for {name}, got a TransformedEnv of {cls}. Put "
+                f"the transforms into its environments: {cls}([lambda: TransformedEnv(...), ...])."
+            )
+        return getattr(base_env, name)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         rename_torchrl_keys(state_dict, prefix)
