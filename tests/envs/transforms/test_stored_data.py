@@ -19,6 +19,7 @@ from vecrl.envs.transforms import (
     RewardScaling,
     TransformedEnv,
 )
+from vecrl.errors import SpaceError
 
 
 class GRU(nn.Module):
@@ -339,3 +340,16 @@ def test_no_environment_takes_them(make: Any) -> None:
         env.transform = make()
     assert len(env.rollout(3)) == 3
     assert Compose(transform)[0] is transform
+
+
+def test_agents_must_end_together() -> None:
+    done = torch.zeros(6, 2, 1, dtype=torch.bool)
+    agents = TensorDict({"reward": torch.ones(6, 2, 1), "done": done}, [6, 2])
+    steps = TensorDict({"next": {"agents": agents}}, [6])
+    keys: Any = {"reward_keys": [("agents", "reward")], "done_key": ("agents", "done")}
+    done[1] = True
+    sums = MultiStepTransform(3, 1.0, **keys).inv(steps)["next", "agents", "reward"]
+    assert sums[..., 0].tolist() == [[2, 2], [1, 1], [3, 3]]
+    done[0, 0] = True
+    with pytest.raises(SpaceError, match=r"one end of an episode for all agents, got flags at .* that differ"):
+        MultiStepTransform(3, 1.0, **keys).inv(steps)

@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ..done_flags import reduce_to_rows
 from ..keys import FLAGS, Key, join_key, split_key
 from ..row_masks import broadcast_mask
@@ -97,6 +98,7 @@ class MultiStepTransform(StoredDataTransform):
     Raises:
         ValueError: `n_steps` is not a positive integer; data have no batch size; the transform is put into an
             environment.
+        SpaceError: the done flags of a step differ between agents.
         KeyError: a reward or the done flag is missing.
 
     >>> from tensordict import TensorDict
@@ -150,7 +152,7 @@ class MultiStepTransform(StoredDataTransform):
     def _sum_steps(self, steps: TensorDictBase, count: int) -> TensorDictBase:
         """Returns the first `count` steps with their sums; at least `n_steps` more are in `steps`."""
         next_td, dim = steps.get("next"), steps.batch_dims - 1
-        done = reduce_to_rows(self._entry(steps, below_next(self.done_key)), steps.batch_size)
+        done = self._ends(steps)
         numbers = torch.arange(done.shape[-1], device=done.device)
         ends = torch.where(done, numbers, done.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
         last = torch.minimum(ends, numbers + self.n_steps - 1)[..., :count]
@@ -168,6 +170,17 @@ class MultiStepTransform(StoredDataTransform):
             nonterminal &= reduce_to_rows(valid, complete.batch_size)
         values = {"steps_to_next_obs": lengths, "gamma": self.gamma**lengths, "nonterminal": nonterminal}
         return complete.update({"next": next_td, **values})
+
+    def _ends(self, steps: TensorDictBase) -> Tensor:
+        """Returns the steps that end an episode, `[..., time]` bool."""
+        flags = self._entry(steps, below_next(self.done_key))
+        done = reduce_to_rows(flags, steps.batch_size)
+        if not done.equal(reduce_to_rows(flags, steps.batch_size, require_all=True)):
+            raise SpaceError(
+                f"Expected one end of an episode for all agents, got flags at {below_next(self.done_key)} that differ "
+                "within a step. Give done_key a flag of the whole step, or transform the data of each agent alone."
+            )
+        return done
 
     def _discount(self, reward: Tensor, lengths: Tensor, dim: int) -> Tensor:
         """Returns the discounted sum over `lengths` steps from each step on."""
