@@ -190,8 +190,8 @@ class ExpandAs(StatelessTransform):
         done_key = join_key(split_key(out_key)[0], "done")
         if specs is output_spec.get("full_done_spec", None) and done_key not in (*specs.keys(True, True), out_key):
             raise SpaceError(
-                f'Expected {done_key!r} beside the done flag {out_key!r}, got none. Expand it first, by ExpandAs("done", '
-                f"{self.ref_key!r}, {done_key!r})."
+                f"Expected {done_key!r} beside the done flag {out_key!r}, got none. Expand it first, by "
+                f'ExpandAs("done", {self.ref_key!r}, {done_key!r}).'
             )
         try:
             specs[out_key] = _expand_right(spec, shape)
