@@ -298,6 +298,19 @@ def test_errors() -> None:
         ChessEnv(stateful=False, include_fen=True).get_legal_moves()
 
 
+@pytest.mark.parametrize("action", [-1, 29275])
+def test_actions_that_are_no_moves(action: int) -> None:
+    env = ChessEnv()
+    with pytest.raises(SpaceError, match=f"Expected an action from 0 to 29274, got {action}"):
+        env.step(env.reset().set("action", torch.tensor(action)))
+
+
+def test_wrong_games_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SpaceError, match="portable game notation"):
+        ChessEnv().reset(TensorDict({"pgn": "1. e4 e4 *"}))
+    assert not caplog.records
+
+
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "chess.pgn", None)
     with pytest.raises(VersionError, match=r'pip install "vecrl\[chess\]"'):

@@ -133,3 +133,13 @@ def test_errors() -> None:
         TransformedEnv(IndependentRowsEnv(IDS), BatchSizeTransform(batch_size=[5])).rollout(1)
     with pytest.raises(SpaceError, match="keep each of 6 rows"):
         TransformedEnv(IndependentRowsEnv(IDS), BatchSizeTransform(reshape_fn=lambda data: data[:2]))
+
+
+def test_arguments() -> None:
+    assert BatchSizeTransform(batch_size=4).batch_size == torch.Size([4])
+    with pytest.raises(ValueError, match=r"sizes of 0 or more, got \[-1\]"):
+        BatchSizeTransform(batch_size=[-1])
+    for name in ("reshape_fn", "reset_func"):
+        arguments: Any = {"reshape_fn": lambda data: data, name: 3}
+        with pytest.raises(ValueError, match=f"{name} to be a function, got 3"):
+            BatchSizeTransform(**arguments)

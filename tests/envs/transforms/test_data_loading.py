@@ -176,8 +176,11 @@ def test_errors() -> None:
     for arguments in ({}, {"dataloader": numbers(), "dataloader_factory": numbers}):
         with pytest.raises(ValueError, match="either dataloader or dataloader_factory"):
             DataLoadingPrimer(**arguments)
-    with pytest.raises(ValueError, match="repeats to be a positive number"):
-        DataLoadingPrimer(numbers(), repeats=0)
+    for repeats in (0, 1.5):
+        with pytest.raises(ValueError, match=f"repeats to be an int of 1 or more, or None, got {repeats}"):
+            DataLoadingPrimer(numbers(), repeats=repeats)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="stack_method to be None, 'as_nested_tensor' or 'as_padded_tensor', got 'x'"):
+        DataLoadingPrimer(numbers(), stack_method="x")
     with pytest.raises(TypeError, match="to give mappings or TensorDicts, got 'a'"):
         DataLoadingPrimer(["a"])
     with pytest.raises(ValueError, match="entries of the data loader with one row each"):

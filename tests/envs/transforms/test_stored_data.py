@@ -19,6 +19,7 @@ from vecrl.envs.transforms import (
     RewardScaling,
     TransformedEnv,
 )
+from vecrl.errors import SpaceError
 
 
 class GRU(nn.Module):
@@ -152,7 +153,7 @@ class TestMultiStep:
 
     def test_errors(self) -> None:
         for number in (0, -1, 2.5):
-            with pytest.raises(ValueError, match="n_steps to be a positive integer"):
+            with pytest.raises(ValueError, match="n_steps to be an int of 1 or more"):
                 MultiStepTransform(number, 0.9)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ValueError, match=r"trajectories \[..., time\]"):
             MultiStepTransform(1, 0.9).inv(counted_steps(1)[0])
@@ -308,7 +309,7 @@ class TestRandomCrop:
         assert [part[i]["x"].tolist() for i in range(3)] == [[start + i] * (start + i) for i in range(3)]
 
     def test_errors(self) -> None:
-        with pytest.raises(ValueError, match="sub_seq_len to be a positive integer"):
+        with pytest.raises(ValueError, match="sub_seq_len to be an int of 1 or more"):
             RandomCropTensorDict(0)
         with pytest.raises(ValueError, match="at least sub_seq_len=6 steps, got 5"):
             RandomCropTensorDict(6)(counted_steps(5))
@@ -316,6 +317,8 @@ class TestRandomCrop:
             RandomCropTensorDict(4, mask_key="m")(counted_steps(5).set("m", torch.arange(5) < 3))
         with pytest.raises(ValueError, match="without a batch size"):
             RandomCropTensorDict(1)(counted_steps(5)[0])
+        with pytest.raises(ValueError, match=r"a batch dimension of data of shape \(5,\), got 5"):
+            RandomCropTensorDict(1, sample_dim=5)(counted_steps(5))
 
 
 @pytest.mark.parametrize(
@@ -339,3 +342,32 @@ def test_no_environment_takes_them(make: Any) -> None:
         env.transform = make()
     assert len(env.rollout(3)) == 3
     assert Compose(transform)[0] is transform
+
+
+def test_agents_must_end_together() -> None:
+    done = torch.zeros(6, 2, 1, dtype=torch.bool)
+    agents = TensorDict({"reward": torch.ones(6, 2, 1), "done": done}, [6, 2])
+    steps = TensorDict({"next": {"agents": agents}}, [6])
+    keys: Any = {"reward_keys": [("agents", "reward")], "done_key": ("agents", "done")}
+    done[1] = True
+    sums = MultiStepTransform(3, 1.0, **keys).inv(steps)["next", "agents", "reward"]
+    assert sums[..., 0].tolist() == [[2, 2], [1, 1], [3, 3]]
+    done[0, 0] = True
+    with pytest.raises(SpaceError, match=r"one end of an episode for all agents, got flags at .* that differ"):
+        MultiStepTransform(3, 1.0, **keys).inv(steps)
+
+
+def test_sums_are_floating_point() -> None:
+    steps = counted_steps(6, 5)
+    steps["next", "reward"] = steps["next", "reward"].long()
+    summed = MultiStepTransform(2, 1).inv(steps)
+    for value in (summed["next", "reward"], summed["gamma"], Reward2GoTransform(1).inv(steps)["next", "reward"]):
+        assert value.dtype is torch.float32
+
+
+@pytest.mark.parametrize("gamma", ["x", 1.5, -0.1, True])
+def test_discount_factors(gamma: Any) -> None:
+    with pytest.raises(ValueError, match="gamma to be a number from 0 to 1, got"):
+        MultiStepTransform(3, gamma)
+    with pytest.raises(ValueError, match="n_steps to be an int of 1 or more, got True"):
+        MultiStepTransform(True, 0.9)

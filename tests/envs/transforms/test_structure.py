@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
-from vecrl.envs.transforms import ExpandAs, RemoveEmptySpecs, Stack, StepCounter, TransformedEnv
+from vecrl.envs.transforms import Compose, ExpandAs, RemoveEmptySpecs, Stack, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
@@ -115,8 +115,16 @@ def test_errors_of_stacks() -> None:
         Stack(["x"], "z", "x", ["a", "b"]).inv(data)
     with pytest.raises(SpaceError, match="Expected entries of one shape to stack along dim=-1"):
         _ = TransformedEnv(TwoAgents(), Stack([("a", "seen"), "nothing"], "z")).observation_spec
+    with pytest.raises(SpaceError, match=r"got the shapes .*'a': \{'seen': \(3,\)\}, 'b': \{'seen': \(4,\)\}"):
+        _ = TransformedEnv(UnlikeAgents(), Stack(["a", "b"], "agents")).observation_spec
     with pytest.raises(KeyError, match=r"got \('c', 'seen'\). Did you mean \('b', 'seen'\)"):
         _ = TransformedEnv(TwoAgents(), Stack([("a", "seen"), ("c", "seen")], "z")).observation_spec
+
+
+class UnlikeAgents(TwoAgents):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite({name: Composite(seen=Unbounded((n,))) for name, n in (("a", 3), ("b", 4))})
 
 
 # -- ExpandAs
@@ -160,6 +168,17 @@ def test_errors_of_expanded_entries() -> None:
         ExpandAs("x", "y")(TensorDict({"y": torch.zeros(4)}))
     with pytest.raises(SpaceError, match="Expected keys of the environment"):
         _ = TransformedEnv(TwoAgents(), ExpandAs("done", "x")).observation_spec
+
+
+def test_a_flag_is_expanded_beside_done() -> None:
+    expand = ExpandAs("terminated", ("a", "seen"), ("x", "terminated"))
+    with pytest.raises(
+        SpaceError, match=r"Expected \('x', 'done'\) beside the done flag \('x', 'terminated'\), got none"
+    ):
+        _ = TransformedEnv(TwoAgents(), expand).full_done_spec
+    env = TransformedEnv(TwoAgents(), Compose(ExpandAs("done", ("a", "seen"), ("x", "done")), expand.clone()))
+    check_env_specs(env)
+    assert env.rollout(2)["next", "x", "terminated"].shape == (2, 3)
 
 
 # -- RemoveEmptySpecs

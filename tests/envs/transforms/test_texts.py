@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from tests.fixtures.transforms import WordTokenizer
 
 from vecrl.envs import EnvBase, SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, Hash, Tokenizer
-from vecrl.errors import VersionError
+from vecrl.errors import SpaceError, VersionError
 from vecrl.specs import Composite, NonTensor, Unbounded
 
 
@@ -97,6 +97,29 @@ def test_tensors_are_found_by_their_hashes() -> None:
     hashing = Hash(["x"], ["h"], ["x"], ["h"])
     data = TensorDict({"x": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}, [2])
     assert hashing.inv(hashing(data).exclude("x"))["x"].equal(data["x"])
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3), np.zeros(3)])
+def test_the_repertoire_does_not_change_with_values(value: Any) -> None:
+    hashing = Hash(["x"], ["h"], ["x"], ["h"])
+    data = TensorDict({"x": NonTensorData(value) if isinstance(value, np.ndarray) else value})
+    hashes = hashing(data).select("h")
+    value += 5
+    assert hashing.inv(hashes)["x"].tolist() == [0, 0, 0]
+
+
+def test_hashes_and_values_may_have_no_dimensions() -> None:
+    hashing = Hash(["x"], ["h"], ["x"], ["h"], hash_fn=lambda value: value.sum().long())
+    hashed = hashing(TensorDict({"x": torch.tensor(2.0)}))
+    assert hashed["h"].equal(torch.tensor(2))
+    assert hashing.inv(hashed.select("h"))["x"].equal(torch.tensor(2.0))
+
+
+def test_a_batch_without_rows() -> None:
+    empty = TensorDict({"x": torch.zeros(0, 3)}, [0])
+    assert Hash(["x"], ["h"])(empty.copy())["h"].shape == (0, 32)
+    with pytest.raises(SpaceError, match=r"a batch with rows, got the batch size \(0,\)"):
+        Hash(["x"], ["h"], hash_fn=torch.sum)(empty)
 
 
 def test_the_repertoire_is_in_the_state() -> None:

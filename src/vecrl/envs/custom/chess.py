@@ -151,7 +151,7 @@ class ChessEnv(EnvBase):
         return str(_chess().pgn.Game.from_board(board))
 
     def _board_of_pgn(self, text: str) -> Any:
-        game = _chess().pgn.read_game(io.StringIO(text))
+        game = _chess().pgn.read_game(io.StringIO(text), Visitor=_silent_game_builder())
         if game is None or game.errors:
             raise SpaceError(f"Expected a game in portable game notation, got {text!r:.80}. Pass one that is legal.")
         return game.end().board()
@@ -263,7 +263,13 @@ class ChessEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         board = self._board_of(tensordict)
-        san = san_moves()[int(tensordict["action"])]
+        action = int(tensordict["action"])
+        if not 0 <= action < _NUM_MOVES:
+            raise SpaceError(
+                f'Expected an action from 0 to {_NUM_MOVES - 1}, got {action}. Select one where "action_mask" is True; '
+                f'{_NUM_MOVES} fills the places of "legal_moves" that are left.'
+            )
+        san = san_moves()[action]
         move = _legal_move(board, san)
         board.push(move)
         if self.stateful:
@@ -296,6 +302,16 @@ def _legal_move(board: Any, san: str) -> Any:
             f'"action_mask" is True.'
         )
     return move
+
+
+def _silent_game_builder() -> Any:
+    """Returns a builder of games of the chess library that keeps errors without logging them."""
+
+    class SilentGameBuilder(_chess().pgn.GameBuilder):
+        def handle_error(self, error: Exception) -> None:
+            self.game.errors.append(error)
+
+    return SilentGameBuilder
 
 
 def _chess() -> Any:

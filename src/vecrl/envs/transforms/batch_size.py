@@ -24,7 +24,7 @@ class BatchSizeTransform(Transform):
     `reshape_fn` arranges the rows of other environments.
 
     Args:
-        batch_size: the new batch size.
+        batch_size: the new batch size; an int for one dimension.
         reshape_fn: takes a TensorDict or a `Composite`, and returns it with the same rows in another batch size, for
             example by `reshape`, `flatten`, `unflatten`, `squeeze` or `unsqueeze`.
         reset_func: takes the input and the output of a reset of the environment, and returns the output of the reset,
@@ -32,7 +32,8 @@ class BatchSizeTransform(Transform):
         env_kwarg: whether `reset_func` gets the environment too, by the keyword `env`.
 
     Raises:
-        ValueError: both or neither of `batch_size` and `reshape_fn` are given.
+        ValueError: both or neither of `batch_size` and `reshape_fn` are given; `batch_size` has a negative size; a
+            function cannot be called.
         SpaceError: on use, if `batch_size` is given for an environment with a fixed one, or if `reshape_fn` does not
             keep each row.
 
@@ -47,7 +48,7 @@ class BatchSizeTransform(Transform):
     def __init__(
         self,
         *,
-        batch_size: Sequence[int] | None = None,
+        batch_size: int | Sequence[int] | None = None,
         reshape_fn: Callable[[Any], Any] | None = None,
         reset_func: Callable[..., TensorDictBase] | None = None,
         env_kwarg: bool = False,
@@ -55,8 +56,11 @@ class BatchSizeTransform(Transform):
         if (batch_size is None) == (reshape_fn is None):
             given = "neither" if batch_size is None else "both"
             raise ValueError(f"Expected either batch_size or reshape_fn, got {given}. Give one.")
+        for name, function in (("reshape_fn", reshape_fn), ("reset_func", reset_func)):
+            if function is not None and not callable(function):
+                raise ValueError(f"Expected {name} to be a function, got {function!r:.80}.")
         super().__init__()
-        self.batch_size = None if batch_size is None else torch.Size(batch_size)
+        self.batch_size = None if batch_size is None else _parse_size(batch_size)
         self.reshape_fn = reshape_fn
         self.reset_func = reset_func
         self.env_kwarg = env_kwarg
@@ -143,3 +147,11 @@ class BatchSizeTransform(Transform):
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """Returns the specs in the new batch size."""
         return self._reshaped(input_spec)
+
+
+def _parse_size(batch_size: int | Sequence[int]) -> torch.Size:
+    """Returns a batch size. Raises a ValueError if a size is negative."""
+    size = torch.Size([batch_size] if isinstance(batch_size, int) else batch_size)
+    if any(number < 0 for number in size):
+        raise ValueError(f"Expected batch_size to have sizes of 0 or more, got {batch_size}.")
+    return size

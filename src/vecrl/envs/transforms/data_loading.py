@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...specs import Composite
+from ...validation import check_choice, parse_optional_count
 from ..spec_inference import make_composite_from_td
 from .primer import TensorDictPrimer
 
@@ -122,25 +123,25 @@ class RowQueue:
         return self._rows[0]
 
     def _fill(self, count: int) -> None:
-        has_rows = self._batches is not None
+        """Reads batches until there are `count` rows."""
         while len(self._rows) < count:
+            is_new = self._batches is None
             if self._batches is None:
                 self._batches = iter(self.loader)
                 self._num_read = 0
+            num_before = len(self._rows)
             for batch in self._batches:
                 self._num_read += 1
-                rows = self._split(batch)
-                self._rows.extend(row for row in rows for _ in range(self._repeats))
-                has_rows = has_rows or bool(rows)
+                self._rows.extend(row for row in self._split(batch) for _ in range(self._repeats))
                 if len(self._rows) >= count:
                     return
-            if not has_rows:
+            if is_new and len(self._rows) == num_before:
                 raise RuntimeError(
                     f"Expected {count} rows from the data loader, got {len(self._rows)}, and none when it was iterated "
                     "again. Give a loader with rows that can be iterated several times, such as a list or torch's "
                     "DataLoader."
                 )
-            self._batches, has_rows = None, False
+            self._batches = None
 
     def _split(self, batch: Any) -> list[TensorDictBase]:
         """Returns the rows of what the loader gave."""
@@ -192,8 +193,9 @@ class DataLoadingPrimer(TensorDictPrimer):
             a row are in one batch.
 
     Raises:
-        ValueError: not exactly one of `dataloader` and `dataloader_factory` is given; `repeats` is not positive; rows
-            of one reset have unlike shapes and there is no `stack_method`.
+        ValueError: not exactly one of `dataloader` and `dataloader_factory` is given; `repeats` is not a positive
+            integer; `stack_method` is no function and has no valid value; rows of one reset have unlike shapes and
+            there is no `stack_method`.
         TypeError: the loader gives anything else than mappings and TensorDicts.
         RuntimeError: the loader has no rows, or none when it is iterated again (it is an iterator, not a list).
 
@@ -218,9 +220,9 @@ class DataLoadingPrimer(TensorDictPrimer):
     ):
         if (dataloader is None) == (dataloader_factory is None):
             raise ValueError("Expected either dataloader or dataloader_factory, got both or none. Give one of them.")
-        self.repeats = 1 if repeats is None else repeats
-        if self.repeats < 1:
-            raise ValueError(f"Expected repeats to be a positive number, got {repeats}.")
+        self.repeats = parse_optional_count("repeats", repeats) or 1
+        if not callable(stack_method):
+            check_choice("stack_method", stack_method, _STACK_METHODS, " Or give a function.")
         queue = RowQueue(dataloader, dataloader_factory, self.repeats, None if device is None else torch.device(device))
         loader_size = getattr(queue.loader, "batch_size", None)
         size = loader_size if batch_size is None else batch_size

@@ -14,6 +14,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from ...errors import SpaceError
+from ...validation import parse_count
 from ..done_flags import reduce_to_rows
 from ..keys import FLAGS, Key, join_key, split_key
 from ..row_masks import broadcast_mask
@@ -49,6 +51,13 @@ class StoredDataTransform(Transform):
         if value is None:
             raise self._missing(key, tensordict)
         return value
+
+
+def parse_discount(gamma: Any) -> float:
+    """Returns a discount factor as a float. Raises a ValueError unless it is a number from 0 to 1."""
+    if isinstance(gamma, bool | str) or not 0 <= gamma <= 1:
+        raise ValueError(f"Expected gamma to be a number from 0 to 1, got {gamma!r}.")
+    return float(gamma)
 
 
 def below_next(key: Key) -> tuple[str, ...]:
@@ -88,15 +97,16 @@ class MultiStepTransform(StoredDataTransform):
 
     Args:
         n_steps: the number of steps, at least 1. It can be set later.
-        gamma: the discount factor.
+        gamma: the discount factor, from 0 to 1.
         reward_keys: the keys of rewards under "next"; "reward" by default.
         done_key: the key under "next" of the flag that ends episodes; "done" by default.
         done_keys: the keys under "next" of flags that are not changed; "done", "terminated" and "truncated" by default.
         mask_key: the key of the mask of valid steps, if there is one; "mask" by default.
 
     Raises:
-        ValueError: `n_steps` is not a positive integer; data have no batch size; the transform is put into an
-            environment.
+        ValueError: `n_steps` is not a positive integer, or `gamma` not from 0 to 1; data have no batch size; the
+            transform is put into an environment.
+        SpaceError: the done flags of a step differ between agents.
         KeyError: a reward or the done flag is missing.
 
     >>> from tensordict import TensorDict
@@ -119,7 +129,7 @@ class MultiStepTransform(StoredDataTransform):
     ):
         super().__init__()
         self.n_steps = n_steps
-        self.gamma = gamma
+        self.gamma = parse_discount(gamma)
         self.reward_keys = as_keys("reward" if reward_keys is None else reward_keys)
         self.done_key: Key = "done" if done_key is None else done_key
         self.done_keys = as_keys([*FLAGS] if done_keys is None else done_keys)
@@ -133,9 +143,7 @@ class MultiStepTransform(StoredDataTransform):
 
     @n_steps.setter
     def n_steps(self, value: int) -> None:
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"Expected n_steps to be a positive integer, got {value!r}.")
-        self._n_steps = value
+        self._n_steps = parse_count("n_steps", value)
 
     def inv(self, tensordict: TensorDictBase) -> Any:
         """Returns the data to store: earlier steps that are complete now, without the last `n_steps`, or None."""
@@ -150,7 +158,7 @@ class MultiStepTransform(StoredDataTransform):
     def _sum_steps(self, steps: TensorDictBase, count: int) -> TensorDictBase:
         """Returns the first `count` steps with their sums; at least `n_steps` more are in `steps`."""
         next_td, dim = steps.get("next"), steps.batch_dims - 1
-        done = reduce_to_rows(self._entry(steps, below_next(self.done_key)), steps.batch_size)
+        done = self._ends(steps)
         numbers = torch.arange(done.shape[-1], device=done.device)
         ends = torch.where(done, numbers, done.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
         last = torch.minimum(ends, numbers + self.n_steps - 1)[..., :count]
@@ -168,6 +176,17 @@ class MultiStepTransform(StoredDataTransform):
             nonterminal &= reduce_to_rows(valid, complete.batch_size)
         values = {"steps_to_next_obs": lengths, "gamma": self.gamma**lengths, "nonterminal": nonterminal}
         return complete.update({"next": next_td, **values})
+
+    def _ends(self, steps: TensorDictBase) -> Tensor:
+        """Returns the steps that end an episode, `[..., time]` bool."""
+        flags = self._entry(steps, below_next(self.done_key))
+        done = reduce_to_rows(flags, steps.batch_size)
+        if not done.equal(reduce_to_rows(flags, steps.batch_size, require_all=True)):
+            raise SpaceError(
+                f"Expected one end of an episode for all agents, got flags at {below_next(self.done_key)} that differ "
+                "within a step. Give done_key a flag of the whole step, or transform the data of each agent alone."
+            )
+        return done
 
     def _discount(self, reward: Tensor, lengths: Tensor, dim: int) -> Tensor:
         """Returns the discounted sum over `lengths` steps from each step on."""
@@ -210,7 +229,8 @@ class Reward2GoTransform(StoredDataTransform):
         done_key: Key | None = "done",
     ):
         super().__init__([("next", "reward")] if in_keys is None else in_keys, out_keys)
-        self.register_buffer("gamma", torch.as_tensor(1.0 if gamma is None else gamma))
+        gamma = torch.as_tensor(1.0 if gamma is None else gamma)
+        self.register_buffer("gamma", gamma if gamma.is_floating_point() else gamma.float())
         self.done_key: Key = "done" if done_key is None else done_key
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -334,8 +354,8 @@ class RandomCropTensorDict(StoredDataTransform):
             only valid steps are taken. By default, and in data without it, all are valid.
 
     Raises:
-        ValueError: `sub_seq_len` is not a positive integer; a trajectory has fewer steps; data have no batch size; the
-            transform is put into an environment.
+        ValueError: `sub_seq_len` is not a positive integer; a trajectory has fewer steps; data have no batch dimension
+            `sample_dim`; the transform is put into an environment.
 
     >>> from tensordict import TensorDict
     >>> part = RandomCropTensorDict(3)(TensorDict({"x": torch.arange(10)}, [10]))["x"]
@@ -344,10 +364,8 @@ class RandomCropTensorDict(StoredDataTransform):
     """
 
     def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: Key | None = None):
-        if not isinstance(sub_seq_len, int) or sub_seq_len < 1:
-            raise ValueError(f"Expected sub_seq_len to be a positive integer, got {sub_seq_len!r}.")
         super().__init__()
-        self.sub_seq_len = sub_seq_len
+        self.sub_seq_len = parse_count("sub_seq_len", sub_seq_len)
         self.sample_dim = sample_dim
         self.mask_key = mask_key
 
@@ -355,6 +373,11 @@ class RandomCropTensorDict(StoredDataTransform):
         """Returns the part of each trajectory, with a start of its own for each."""
         self._check_batch(tensordict)
         sizes = list(tensordict.batch_size)
+        if self.sample_dim not in range(-len(sizes), len(sizes)):
+            raise ValueError(
+                f"Expected sample_dim to be a batch dimension of data of shape {tuple(sizes)}, got {self.sample_dim}. "
+                "Give that of time, such as -1."
+            )
         dim = range(len(sizes))[self.sample_dim]
         mask = None if self.mask_key is None else tensordict.get(self.mask_key, None)
         if mask is None:

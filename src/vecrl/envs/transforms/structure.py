@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
-from ..keys import Key
+from ..keys import Key, join_key, split_key
 from ..step_mdp import as_keys
 from .base import StatelessTransform
 from .keys import JoinTransform, remove_entries
 from .part import Keys
+from .row_shape_errors import is_heterogeneous
 from .spec_probe import infer_spec
 
 __all__ = ["ExpandAs", "RemoveEmptySpecs", "Stack"]
@@ -110,8 +111,10 @@ class Stack(JoinTransform):
             return specs
         try:
             stack: Any = torch.stack(parts, self._dim(specs.ndim))  # pyright: ignore[reportArgumentType, reportCallIssue]
+            if is_heterogeneous(stack):
+                raise SpaceError(f"Expected entries with equal specs, got {stack}.")
         except (TypeError, RuntimeError, IndexError, SpaceError) as error:
-            shapes = [None if part is None else tuple(part.shape) for part in parts]
+            shapes = [None if part is None else _shapes(part) for part in parts]
             raise SpaceError(
                 f"Expected entries of one shape to stack along dim={self.dim}, got the shapes "
                 f"{dict(zip(keys, shapes, strict=True))}. Give other keys or another dim."
@@ -133,6 +136,13 @@ class Stack(JoinTransform):
         return self._forward_spec(done_spec)
 
 
+def _shapes(spec: TensorSpec) -> Any:
+    """Returns the shape of a spec, or those of the leaves of a group by their keys."""
+    return (
+        {key: _shapes(leaf) for key, leaf in spec.items(True, True)} if isinstance(spec, Composite) else (*spec.shape,)
+    )
+
+
 class ExpandAs(StatelessTransform):
     """Expands an entry to the shape of another one, by new dimensions at its end.
 
@@ -143,7 +153,7 @@ class ExpandAs(StatelessTransform):
         out_key: the key of the result; `in_key` by default.
 
     Raises:
-        SpaceError: on use, if the shapes do not fit.
+        SpaceError: on use, if the shapes do not fit, or if the result is a done flag in a group without "done".
 
     >>> from tensordict import TensorDict
     >>> data = TensorDict({"done": torch.tensor([[True], [False]]), "reward": torch.zeros(2, 3, 1)}, [2])
@@ -177,6 +187,12 @@ class ExpandAs(StatelessTransform):
         ((in_key, out_key),) = self._key_pairs
         spec, specs = self._find(output_spec, in_key)
         shape = self._find(output_spec, self.ref_key)[0].shape
+        done_key = join_key(split_key(out_key)[0], "done")
+        if specs is output_spec.get("full_done_spec", None) and done_key not in (*specs.keys(True, True), out_key):
+            raise SpaceError(
+                f"Expected {done_key!r} beside the done flag {out_key!r}, got none. Expand it first, by "
+                f'ExpandAs("done", {self.ref_key!r}, {done_key!r}).'
+            )
         try:
             specs[out_key] = _expand_right(spec, shape)
         except SpaceError:  # its last dimension is one choice

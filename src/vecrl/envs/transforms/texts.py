@@ -16,7 +16,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from ...errors import VersionError
+from ...errors import SpaceError, VersionError
 from ...specs import Bounded, Composite, NonTensor, TensorSpec
 from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
@@ -38,8 +38,10 @@ def _rows(value: Any, batch: torch.Size, *, raw: bool = False) -> list[Any]:
 
 def _join(rows: list[Any], batch: torch.Size) -> Any:
     """Returns the entry with these rows: a tensor `[*batch, ...]` if they are tensors, otherwise a non-tensor."""
+    if not rows:
+        raise SpaceError(f"Expected a batch with rows, got the batch size {tuple(batch)}. Give data with rows.")
     if isinstance(rows[0], Tensor):
-        return torch.stack(rows).reshape(*batch, *rows[0].shape)
+        return torch.stack(rows).reshape((*batch, *rows[0].shape))
     if not batch:
         return NonTensorData(rows[0])
     for size in reversed(batch[1:]):
@@ -54,6 +56,13 @@ def _tensor_bytes(value: Tensor, num_rows: int) -> list[bytes]:
     return [row.tobytes() for row in rows.numpy()]
 
 
+def _copy(value: Any) -> Any:
+    """Returns a value that does not change with a tensor or an array."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 def _row_bytes(value: Any) -> bytes:
     """Returns the bytes of an array, or of the text of another object."""
     if isinstance(value, np.ndarray):
@@ -65,7 +74,7 @@ def _sha256(contents: Iterable[bytes], seed: Any) -> Tensor:
     """Returns the hash of each content after that of the seed, uint8 `[contents, 32]`."""
     prefix = b"" if seed is None else str(seed).encode()
     digests = b"".join(hashlib.sha256(prefix + content).digest() for content in contents)
-    return torch.frombuffer(bytearray(digests), dtype=torch.uint8).reshape(-1, 32)
+    return torch.from_numpy(np.frombuffer(bytearray(digests), np.uint8)).reshape(-1, 32)
 
 
 class RowTransform(StatelessTransform):
@@ -115,11 +124,12 @@ class Hash(RowTransform):
         seed: the second argument of `hash_fn`; by default it gets none.
         use_raw_nontensor: whether `hash_fn` gets a `NonTensorData` instead of its content.
         repertoire: a dictionary from hashes (tuples of numbers, or a number) to values, which is extended by each value
-            that is hashed. It is not copied. By default there is one if there are `in_keys_inv`.
+            that is hashed. The dictionary is not copied. By default there is one if there are `in_keys_inv`.
 
     Raises:
         RuntimeError: on use of the inverse, if there is no `repertoire`.
         KeyError: on use of the inverse, if a hash is not in the `repertoire`.
+        SpaceError: on use with `hash_fn` or of the inverse, if the batch has no rows.
 
     >>> from tensordict import TensorDict
     >>> hashing = Hash(["text"], ["hash"], ["text"], ["hash"])
@@ -166,7 +176,7 @@ class Hash(RowTransform):
         if self._hash_fn is self.reproducible_hash and not self._use_raw_nontensor:
             is_tensor = isinstance(value, Tensor)
             contents = _tensor_bytes(value, batch.numel()) if is_tensor else map(_row_bytes, _rows(value, batch))
-            return _sha256(contents, self._seed).reshape(*batch, -1)
+            return _sha256(contents, self._seed).reshape(*batch, 32)
         seed = () if self._seed is None else (self._seed,)
         rows = _rows(value, batch, raw=self._use_raw_nontensor)
         return _join([torch.as_tensor(self._hash_fn(row, *seed)) for row in rows], batch)
@@ -175,7 +185,8 @@ class Hash(RowTransform):
         hashes = self._hash_rows(value, batch)
         if self._repertoire is not None:
             keys = map(self.hash_to_repertoire_key, _rows(hashes, batch))
-            self._repertoire.update(zip(keys, _rows(value, batch, raw=self._use_raw_nontensor), strict=True))
+            rows = map(_copy, _rows(value, batch, raw=self._use_raw_nontensor))
+            self._repertoire.update(zip(keys, rows, strict=True))
         return hashes.to(value.device)
 
     def _inverse_rows(self, value: Tensor, batch: torch.Size) -> Any:
