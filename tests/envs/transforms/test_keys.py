@@ -119,6 +119,15 @@ def test_copied_actions_keep_both_keys() -> None:
     check_env_specs(env)
 
 
+def test_transforms_before_a_renaming_read_the_old_keys() -> None:
+    rename = RenameTransform(["step_count"], ["steps"], ["step_count"], ["steps"])
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), rename))
+    check_env_specs(env)
+    assert env.rollout(3)["next", "steps"].flatten().tolist() == [1, 2, 3]
+    root = env.rollout(3)[..., -1]["next"].exclude("reward").set("_reset", torch.tensor([False]))
+    assert env.reset(root)["steps"] == 3
+
+
 def test_rename_can_swap() -> None:
     data = RenameTransform(["a", "b"], ["b", "a"])(stored())
     assert (data["a"].shape[-1], data["b"].shape[-1]) == (1, 2)

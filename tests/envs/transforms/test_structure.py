@@ -4,10 +4,21 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, assert_close
 
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
-from vecrl.envs.transforms import Compose, ExpandAs, RemoveEmptySpecs, Stack, StepCounter, TransformedEnv
+from vecrl.envs.transforms import (
+    CatFrames,
+    Compose,
+    ExpandAs,
+    InitTracker,
+    RemoveEmptySpecs,
+    Stack,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+    VecNormV2,
+)
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
@@ -73,6 +84,62 @@ def test_stacks_in_batches(batch_class: Any) -> None:
         check_env_specs(env)
         assert env.rollout(3)["agents", "seen"].shape == (2, 3, 2, 3)
         env.close()
+
+
+class EndingAgents(TwoAgents):
+    """Two agents of which "a" is done after 2 steps, and "b" after 3."""
+
+    def __init__(self) -> None:
+        super().__init__(own_done=True)
+        self.steps = {"a": 0, "b": 0}
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        for name in "ab":
+            mask = None if tensordict is None else tensordict.get((name, "_reset"), None)
+            if mask is None or mask.any():
+                self.steps[name] = 0
+        return super()._reset(tensordict)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        next_td = super()._step(tensordict)
+        for name, length in (("a", 2), ("b", 3)):
+            self.steps[name] += 1
+            for flag in ("done", "terminated"):
+                next_td[name, flag] = torch.tensor([self.steps[name] >= length])
+        return next_td
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    "make_other",
+    [
+        lambda agents: StepCounter(),
+        lambda agents: InitTracker(),
+        lambda agents: CatFrames(2, -1, [(agent, "seen") for agent in agents]),
+        lambda agents: VecNormV2([(agent, "seen") for agent in agents]),
+    ],
+)
+@pytest.mark.parametrize("is_before", [True, False])
+def test_transforms_beside_a_stack_get_inputs_as_in_nested_environments(
+    batch: int, make_other: Any, is_before: bool
+) -> None:
+    def make_chain() -> list[Transform]:
+        other = make_other(["a", "b"] if is_before else ["agents"])
+        stack = Stack(["a", "b"], "agents", "agents", ["a", "b"])
+        return [other, stack] if is_before else [stack, other]
+
+    bases = [EndingAgents() if batch == 1 else SerialEnv(batch, EndingAgents) for _ in range(2)]
+    first, second = make_chain()
+    nested = TransformedEnv(TransformedEnv(bases[0], first), second)
+    env = TransformedEnv(bases[1], Compose(*make_chain()))
+    expected, actual = [_seeded_rollout(each) for each in (nested, env)]
+    assert actual["next", "agents", "done"].any()
+    assert assert_close(actual, expected)
+
+
+def _seeded_rollout(env: EnvBase) -> TensorDictBase:
+    torch.manual_seed(0)
+    return env.rollout(7, break_when_any_done=False)
 
 
 def test_dimensions_of_stacks() -> None:

@@ -318,17 +318,21 @@ class Transform(Part):
                 specs[out_key] = self._inv_spec(spec)
         return specs
 
-    def _to_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns a TensorDict of the batch size that the user sees in that of the parent. Override it to change it."""
+    def _to_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict with the rows and keys that the user sees in the layout of the parent.
+
+        Override it, and `_from_parent_layout`, to change the layout. Entries may be missing.
+        """
         return tensordict
 
-    def _from_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Returns a TensorDict of the batch size of the parent in that which the user sees."""
+    def _from_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns a TensorDict in the layout of the parent with the rows and keys that the user sees."""
         return tensordict
 
     @property
-    def _changes_batch(self) -> bool:
-        return overrides(type(self), Transform, "_to_parent_batch")
+    def _changes_layout(self) -> bool:
+        """Whether the user and the parent see different rows or keys of inputs."""
+        return overrides(type(self), Transform, "_to_parent_layout")
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Returns the batch size that the user sees."""

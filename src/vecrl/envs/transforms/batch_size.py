@@ -85,7 +85,7 @@ class BatchSizeTransform(Transform):
         order = self._row_numbers(self._require_parent().batch_size).flatten().argsort()
         return None if order.equal(torch.arange(len(order))) else order
 
-    def _to_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _to_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.reshape_fn is None:
             return tensordict
         parent_batch = self._require_parent().batch_size
@@ -94,16 +94,16 @@ class BatchSizeTransform(Transform):
             rows = rows[self._order]
         return rows.reshape(parent_batch) if parent_batch else rows[0]
 
-    def _from_parent_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _from_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict if self.reshape_fn is None else self.reshape_fn(tensordict)
 
     # -- steps and resets
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._from_parent_batch(next_tensordict)
+        return self._from_parent_layout(next_tensordict)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict if self.parent is None else self._to_parent_batch(tensordict)
+        return tensordict if self.parent is None else self._to_parent_layout(tensordict)
 
     @property
     def _has_inverse(self) -> bool:
@@ -111,7 +111,7 @@ class BatchSizeTransform(Transform):
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         if tensordict is not None:
-            return self._to_parent_batch(tensordict)
+            return self._to_parent_layout(tensordict)
         if self.batch_size is None or self.reset_func is not None:
             return None
         return TensorDict({}, self.batch_size, device=self._require_parent().device)

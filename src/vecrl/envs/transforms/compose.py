@@ -162,8 +162,13 @@ class Compose(Transform):
         return all(transform.supports_rollout for transform in self)
 
     @cached_property
-    def _changes_batch(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return any(transform._changes_batch for transform in self)
+    def _changes_layout(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return any(transform._changes_layout for transform in self)
+
+    @cached_property
+    def _converts_inputs(self) -> bool:
+        """Whether some transforms get inputs in another layout than the user gives."""
+        return len(self._parts) > 1 and self._changes_layout
 
     @property
     def _has_inverse(self) -> bool:
@@ -172,25 +177,25 @@ class Compose(Transform):
     # -- hooks, each by that of the transforms
 
     _call = _fold("_call")
-    _to_parent_batch = _fold("_to_parent_batch", from_last=True)
-    _from_parent_batch = _fold("_from_parent_batch")
+    _to_parent_layout = _fold("_to_parent_layout", from_last=True)
+    _from_parent_layout = _fold("_from_parent_layout")
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        if not self._changes_batch:
+        if not self._converts_inputs:
             for transform in self._parts:
                 next_tensordict = transform._step(tensordict, next_tensordict)
             return next_tensordict
-        input_tds = [tensordict]  # of the transforms, each in the batch size of its outputs, from the last to the first
+        input_tds = [tensordict]  # of the transforms, each in the layout of its outputs, from the last to the first
         for transform in reversed(self._parts[1:]):
-            input_tds.append(transform._to_parent_batch(input_tds[-1]))
+            input_tds.append(transform._to_parent_layout(input_tds[-1]))
         for transform, input_td in zip(self._parts, reversed(input_tds), strict=True):
             next_tensordict = transform._step(input_td, next_tensordict)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        for transform in self._parts:  # the input has the batch size of the parent
+        for transform in self._parts:  # the input has the layout of the parent
             tensordict_reset = transform._reset(tensordict, tensordict_reset)
-            tensordict = transform._from_parent_batch(tensordict) if self._changes_batch else tensordict
+            tensordict = transform._from_parent_layout(tensordict) if self._converts_inputs else tensordict
         return tensordict_reset
 
     _reset_env_preprocess = _fold("_reset_env_preprocess", from_last=True)

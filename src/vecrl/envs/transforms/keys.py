@@ -220,6 +220,17 @@ class RenameTransform(StatelessTransform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._rename(tensordict, self._inverse_key_pairs)
 
+    @property
+    def _changes_layout(self) -> bool:
+        return any(out_key != in_key for out_key, in_key in self._inverse_key_pairs)
+
+    def _to_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._tolerant(self._inv_call, tensordict.copy())
+
+    def _from_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        pairs = [(in_key, out_key) for out_key, in_key in self._inverse_key_pairs]
+        return self._tolerant(lambda td: self._rename(td, pairs), tensordict.copy())
+
     def _rename(self, td: TensorDictBase, key_pairs: list[tuple[Key, Key]]) -> TensorDictBase:
         if isinstance(td, LazyStackedTensorDict):  # its entries may have different shapes by row
             for row in td.tensordicts:

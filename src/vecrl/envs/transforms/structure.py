@@ -16,6 +16,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ..keys import Key, join_key, split_key
+from ..row_masks import stack_lazily
 from ..step_mdp import as_keys
 from .base import StatelessTransform
 from .keys import JoinTransform, remove_entries
@@ -103,6 +104,25 @@ class Stack(JoinTransform):
     @property
     def _has_inverse(self) -> bool:
         return bool(self.in_keys_inv)
+
+    @property
+    def _changes_layout(self) -> bool:
+        return self._has_inverse
+
+    def _to_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._tolerant(self._inv_call, tensordict.copy())
+
+    def _from_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
+        tensordict = tensordict.copy()
+        parts: list[Any] = [tensordict.get(key, None) for key in self.out_keys_inv]
+        if all(part is not None for part in parts):
+            dim = self._dim(tensordict.batch_dims)
+            is_group = is_tensor_collection(parts[0])  # groups may have different entries
+            stack = stack_lazily(parts, dim % (parts[0].ndim + 1)) if is_group else torch.stack(parts, dim)
+            for key in self.in_keys_inv:
+                remove_entries(tensordict, self.out_keys_inv)
+                tensordict.set(key, stack)
+        return tensordict
 
     def _stack_specs(self, specs: Composite, keys: list[Key], new_key: Key, removed_keys: list[Key]) -> Composite:
         """Replaces the specs of `keys`, if there are any, by that of their stack."""

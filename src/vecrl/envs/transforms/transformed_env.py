@@ -251,7 +251,7 @@ class TransformedEnv(EnvBase):
 
     @derived
     def _preserves_done(self) -> bool:
-        return self.transform.preserves_done
+        return self.transform.preserves_done and self.done_prefixes == self.base_env.done_prefixes
 
     @derived
     def _transform_step(self) -> Hook:
@@ -289,8 +289,8 @@ class TransformedEnv(EnvBase):
         """Returns the input of the base environment, and the mask of rows to step if a transform set one, or None."""
         base_td: Any = self.transform.inv(tensordict) if self._has_inverse else tensordict
         mask = base_td.pop("_step", None) if self._has_inverse else None
-        if mask is not None and self.transform._changes_batch:
-            mask = _convert_mask(self.transform._from_parent_batch, mask, base_td.batch_size)
+        if mask is not None and self.transform._changes_layout:
+            mask = _convert_mask(self.transform._from_parent_layout, mask, base_td.batch_size)
         return base_td, mask
 
     def _step_masked_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -309,8 +309,8 @@ class TransformedEnv(EnvBase):
     def _step_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """Returns the result of a partial step; the transform finds the mask under "_step" of its input."""
         input_td = tensordict.copy().set("_step", mask)
-        if self.transform._changes_batch:
-            mask = _convert_mask(self.transform._to_parent_batch, mask, tensordict.batch_size)
+        if self.transform._changes_layout:
+            mask = _convert_mask(self.transform._to_parent_layout, mask, tensordict.batch_size)
         return self._transform_step(input_td, self.base_env._step_masked(base_td, mask))
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
