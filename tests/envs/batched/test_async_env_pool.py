@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import time
@@ -165,6 +166,18 @@ def test_resets_of_gymnasium_environments_accept_rows() -> None:
         assert env.async_reset_recv()["env_index"] == [1]
 
 
+def test_a_row_names_its_environment() -> None:
+    with make(ThreadingAsyncEnvPool, 2, 3) as env:
+        env.async_step_send(with_actions(env.reset(), 1, 2)[1])
+        received = env.async_step_recv()
+        assert (received["env_index"], counts(received["next"])) == ([1], [301])
+        env.async_reset_send(received[0])
+        assert env.async_reset_recv(env_index=1)["count"] == 300
+    with AsyncEnvPool([lambda: SerialEnv(2, partial(CountEnv, 3))] * 2) as env:
+        env.async_step_send(env.rand_action(env.reset())[1])
+        assert env.async_step_recv(1)["env_index"] == [[1, 1]]
+
+
 @BOTH
 def test_steps_with_resets(cls: type[AsyncEnvPool]) -> None:
     with make(cls, 1, 3) as env:
@@ -292,6 +305,10 @@ def test_wrong_calls_raise() -> None:
             env.async_step_recv()
         with pytest.raises(PendingError, match="Expected a pending reset of environment 1"):
             env.async_reset_recv(env_index=1)
+        with pytest.raises(TypeError, match=r"env_index to be an int or None, got \[0\]"):
+            env.async_step_recv(env_index=[0])  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match=r"^ThreadingAsyncEnvPool objects cannot be copied"):
+            copy.copy(env)
         with pytest.raises(SpaceError, match=r"one row for each of 1 environments, got \(2,\)"):
             env.async_step_send(root, env_index=[0])
         for wrong in ([0, 0], [0, 2], -1):

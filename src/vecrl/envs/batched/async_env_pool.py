@@ -148,7 +148,7 @@ class AsyncEnvPool(BatchedEnv):
 
         Args:
             tensordict: the actions and other inputs, one row per environment; of one environment, without the batch
-                dimension, if `env_index` is an int.
+                dimension, if `env_index` or its entry "env_index" is an int.
             env_index: the environments; by default those of the entry "env_index", or all.
 
         Raises:
@@ -251,13 +251,14 @@ class AsyncEnvPool(BatchedEnv):
         return ids, rows
 
     def _ids_of(self, tensordict: TensorDictBase | None, env_index: EnvIndex) -> tuple[np.ndarray, bool]:
-        """Returns the environments to send to, and whether a single one was given by an int."""
+        """Returns the environments to send to, and whether a single one was given without a batch dimension."""
         is_single = isinstance(env_index, int | np.integer)
         if env_index is None:
             given: Any = None if tensordict is None else tensordict.get("env_index", None)
             nested = range(self.num_workers) if given is None else given.tolist()  # one number, or many, per row
-            env_index = [int(np.ravel(numbers)[0]) for numbers in nested]
-        ids = np.array([env_index] if is_single else env_index, np.int64)
+            is_single = given is not None and np.ndim(nested) < self.ndim and len({*np.ravel(nested).tolist()}) == 1
+            env_index = [int(np.ravel(numbers)[0]) for numbers in ([nested] if is_single else nested)]
+        ids = np.array(env_index, np.int64).reshape(-1)
         unknown = sorted({*ids.tolist()} - {*range(self.num_workers)})
         if unknown or len({*ids.tolist()}) < len(ids):
             raise SpaceError(f"Expected different environments from 0 to {self.num_workers - 1}, got {ids.tolist()}.")
@@ -268,6 +269,10 @@ class AsyncEnvPool(BatchedEnv):
 
     def _receive(self, operation: Operation, min_get: int | None, env_index: int | None) -> Rows:
         """Waits for environments of one operation; returns what each receive returns, stacked."""
+        if not isinstance(env_index, int | np.integer | None):
+            raise TypeError(
+                f"Expected env_index to be an int or None, got {env_index!r:.80}. Receive one after another."
+            )
         ready = self._ready[operation]
         wanted = parse_count("min_get", self.min_get if min_get is None else min_get)
         while True:

@@ -218,7 +218,7 @@ class PoolOwner(EnvBase):
 
     def __getstate__(self) -> Any:
         raise TypeError(
-            f"A {type(self).__name__} cannot be copied or pickled, because its workers cannot. Create another one."
+            f"{type(self).__name__} objects cannot be copied or pickled, because workers cannot. Create another one."
         )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
