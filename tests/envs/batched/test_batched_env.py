@@ -10,7 +10,7 @@ import cloudpickle
 import psutil
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from tests.fixtures.batch_reference import assert_same
 from tests.fixtures.tensordict_envs import (
     MAKERS,
@@ -304,6 +304,29 @@ def test_keywords_and_states_reach_environments(kind: Any) -> None:
         assert data["next", "place"].flatten().tolist() == [1.0, 2.5]
         with pytest.raises(SpaceError, match="Expected 'place' among the inputs of a step"):
             env.step(env.rand_action(TensorDict({}, [2])))
+
+
+class StartingEnv(CountingTensorDictEnv):
+    """Starts at "count" of the TensorDict if it has no mask, and records the keys that resets get."""
+
+    def _reset(self, tensordict: TensorDictBase | None = None, count: int = 0, **kwargs: Any) -> TensorDictBase:
+        self.words = [] if tensordict is None else sorted(tensordict.keys())
+        is_given = "count" in self.words and "_reset" not in self.words
+        return super()._reset(count=int(tensordict["count"]) if tensordict is not None and is_given else count)
+
+
+@BOTH
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, StepCounter())])
+def test_observations_reach_environments_at_resets_without_masks(kind: Any, wrap: Any) -> None:
+    start = TensorDict({"count": torch.tensor([[1], [2]]), "note": torch.zeros(2, 1)}, [2])
+    with wrap(kind(2, StartingEnv)) as env:
+        root = env.reset(start.clone())
+        assert root["count"].flatten().tolist() == [1, 2]
+        assert env.words == [["count"]] * 2
+        assert env.step(env.rand_action(root))["next", "done"].flatten().tolist() == [False, True]
+        partly = start.clone().set("_reset", torch.tensor([[True], [False]]))
+        assert env.reset(partly)["count"].flatten().tolist() == [0, 2]
+        assert env.rollout(4, break_when_any_done=False)["count"].tolist() == [[[0], [1], [2], [0]]] * 2
 
 
 @BOTH

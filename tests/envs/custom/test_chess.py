@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from vecrl.envs import ChessEnv, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import ActionMask, Hash, StepCounter, TransformedEnv
@@ -138,6 +138,13 @@ def test_batches(batch_class: Any) -> None:
             assert board.fen() == fen
     assert rollout["next", "fen_hash"][1, 3].equal(Hash.reproducible_hash(rollout["next", "fen"][1][3]))
     env.close()
+
+
+def test_batches_start_from_given_positions() -> None:
+    fens = ["4k3/P7/8/8/8/8/8/4K3 w - - 0 1", chess.STARTING_FEN]
+    positions = TensorDict({"fen": NonTensorStack(*fens)}, [2])
+    with SerialEnv(2, partial(ChessEnv, include_fen=True)) as env:
+        assert env.reset(positions)["fen"] == fens
 
 
 class TestChess(EnvConformance):

@@ -28,7 +28,7 @@ from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..done_flags import reduce_to_rows
-from ..keys import INPUTS, OUTPUTS
+from ..keys import INPUTS, OUTPUTS, Key
 from ..row_masks import RowMasks, merge_into, stack_lazily
 from ..seed_chain import next_seed, validate_seed
 from ..trajectory_buffers import ArrayBuffer, Leaves
@@ -40,6 +40,7 @@ from .env_simulator import resolve_spaces, same_metadata
 from .metadata import EnvMetaData
 from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_rows, zero_specs
 from .pool_owner import PoolOwner
+from .tensordict_rows import RowData
 
 EnvFn = Callable[..., EnvBase]
 Codec = TensorDictCodec | GymCodec
@@ -171,7 +172,8 @@ class BatchedEnv(PoolOwner):
         """Resets the environments as `EnvBase.reset` does, and returns the root TensorDict. Creates closed ones first.
 
         Args:
-            tensordict: states and masks "_reset", which are passed to the environments; None to reset all.
+            tensordict: None to reset all. The environments get its masks "_reset" and the entries of their state
+                specs; without masks, also those of their observation specs, for example a position to start from.
             kwargs: keyword arguments for the reset of each environment.
         """
         self.start()
@@ -185,7 +187,7 @@ class BatchedEnv(PoolOwner):
         if isinstance(codec, GymCodec):
             transition = self._reset_gym(ids, kwargs)
         else:
-            data = self._reset_data(tensordict, ids, all_rows)
+            data = {} if tensordict is None else self._reset_data(tensordict, self._reset_inputs(masks, all_rows), ids)
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
             transition = self._call_pool("reset", None, options, ids)
         reset_td = self._to_own_device(codec.root_tensordict(transition))
@@ -198,12 +200,18 @@ class BatchedEnv(PoolOwner):
             seeds, kwargs = [kwargs["seed"]] * len(rows), {key: kwargs[key] for key in kwargs if key != "seed"}
         return self._call_pool("reset", seeds, ResetKeywords(kwargs), ids)
 
-    def _reset_data(
-        self, tensordict: TensorDictBase | None, ids: np.ndarray | None, all_rows: bool
-    ) -> dict[int, TensorDictBase]:
-        """Returns states, and masks unless they select whole rows, of the TensorDict, by environment."""
-        keys = [*self.state_keys, *([] if all_rows else self.reset_keys)]
-        if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
+    def _reset_inputs(self, masks: RowMasks | None, all_rows: bool) -> list[Key]:
+        """Returns the keys of the entries that the environments get at a reset.
+
+        With masks, entries other than states usually are those of the episodes that end: they are not passed.
+        """
+        if not masks:
+            return [*self.state_keys, *self.observation_keys]
+        return self.state_keys if all_rows else [*self.state_keys, *self.reset_keys]
+
+    def _reset_data(self, tensordict: TensorDictBase, keys: list[Key], ids: np.ndarray | None) -> RowData:
+        """Returns the entries `keys` of the TensorDict by environment, nothing if it has none of them."""
+        if not any(tensordict.get(key, None) is not None for key in keys):
             return {}
         data = tensordict.select(*keys, strict=False)
         data = data if backend_entry(self._pool_options.backend).runs_inline else data.detach()

@@ -26,8 +26,8 @@ from .entry_layout import NEXT, PICKLED, STEP, Path, Space, is_next, key_of, out
 from .metadata import EnvMetaData
 
 Options = Mapping[str, Any]
-"""Options of a reset: "kwargs", keyword arguments for `reset`, and "data", TensorDicts with masks and states by
-environment."""
+"""Options of a reset: "kwargs", keyword arguments for `reset`, and "data", TensorDicts with masks, states and
+observations by environment."""
 RowData = dict[int, TensorDictBase]
 """TensorDicts of environments by row."""
 
@@ -97,6 +97,7 @@ class TensorDictRows:
         env = self._envs[row]
         if reset_data is None:
             return env.reset(**kwargs)
+        reset_data = reset_data if env.device is None else reset_data.to(env.device)
         if any(reset_data.get(key, None) is not None for key in env.reset_keys):  # a partial reset keeps other entries
             reset_data = self.roots[row].copy().update(reset_data)
         return env.reset(reset_data, **kwargs)
