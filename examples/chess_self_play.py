@@ -30,7 +30,7 @@ class GreedyWhite:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=4)
     parser.add_argument("--plies", type=int, default=120, help="moves of both players, at most")
     parser.add_argument("--seed", type=int, default=0)

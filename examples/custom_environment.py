@@ -1,5 +1,7 @@
 """A custom environment: a batch of walkers on a line that should stay near the origin, on any device."""
 
+import argparse
+
 import torch
 from tensordict import TensorDict
 
@@ -26,9 +28,14 @@ class Walk(EnvBase):
 
 
 if __name__ == "__main__":
-    env = Walk(walkers=8)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--walkers", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=100)
+    args = parser.parse_args()
+
+    env = Walk(args.walkers)
     check_env_specs(env)
-    home = env.rollout(100, lambda data: data.set("action", -data["position"].clamp(-1, 1)))
-    lost = env.rollout(100, break_when_any_done=False)  # random steps; walkers that are too far away are reset
+    home = env.rollout(args.steps, lambda data: data.set("action", -data["position"].clamp(-1, 1)))
+    lost = env.rollout(args.steps, break_when_any_done=False)  # random steps; walkers that are too far away are reset
     print(f"return going home: {home['next', 'reward'].sum(-2).mean():.1f}")
     print(f"return at random: {lost['next', 'reward'].sum(-2).mean():.1f}, {int(lost['next', 'done'].sum())} ends")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 
@@ -47,11 +49,16 @@ class Meeting(EnvBase):
 
 def main() -> None:
     """Runs a random search over one linear policy that all agents share; all trials have the same seed."""
-    env = Meeting(games=64)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--games", type=int, default=64)
+    parser.add_argument("--trials", type=int, default=30)
+    args = parser.parse_args()
+
+    env = Meeting(args.games)
     check_env_specs(env)
     torch.manual_seed(0)
     best, best_return = torch.zeros(2, 2), -torch.inf
-    for trial in range(30):
+    for trial in range(args.trials):
         weights = best + torch.randn(2, 2)
 
         def policy(td: TensorDictBase, weights: torch.Tensor = weights) -> TensorDictBase:

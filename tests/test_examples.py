@@ -13,9 +13,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SHORT = {
     "chess_self_play.py": ["--games", "2", "--plies", "12"],
     "cluster.py": ["--here"],
-    "custom_environment.py": [],
+    "custom_environment.py": ["--walkers", "4", "--steps", "20"],
     "dqn_pixels.py": ["--steps", "20", "--envs", "2", "--warmup", "20"],
-    "multi_agent.py": [],
+    "multi_agent.py": ["--games", "8", "--trials", "3"],
     "offline_recurrent.py": ["--updates", "2", "--rows", "4", "--steps", "60"],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
@@ -37,6 +37,13 @@ def test_every_example_is_tested_and_listed() -> None:
     page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
     assert names == set(SHORT)
     assert all(f"| `{name}` |" in page for name in names)
+
+
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_examples_parse_options_described_by_their_docstring(name: str) -> None:
+    source = (EXAMPLES / name).read_text()
+    assert "ArgumentParser(description=__doc__" in source
+    assert "parse_args()" in source
 
 
 def run(name: str, folder: Path) -> str:

@@ -7,7 +7,14 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, lazy_stack
 
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs, step_mdp
-from vecrl.envs.transforms import ObservationNorm, RewardSum, StepCounter, TransformedEnv
+from vecrl.envs.transforms import (
+    ClipTransform,
+    ObservationNorm,
+    RenameTransform,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+)
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
 
@@ -169,3 +176,10 @@ def test_agents_may_be_the_batch() -> None:
 def test_missing_actions_are_reported() -> None:
     with pytest.raises(KeyError, match=r"agents.*action"):
         Agents().rollout(2, lambda td: td)
+
+
+def test_transforms_of_unlike_entries_speak_of_agents() -> None:
+    rename = RenameTransform([("agents", "observation")], [("agents", "seen")])
+    for transform in (rename, ClipTransform([("agents", "observation")], low=-1, high=1)):
+        with pytest.raises(SpaceError, match="Expected agents with equal specs"):
+            TransformedEnv(Agents(), transform).rollout(2)

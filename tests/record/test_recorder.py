@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def test_close_writes_the_rest(tmp_path: Path) -> None:
     env.rollout(2)
     env.close()
     assert shades(videos(tmp_path)["run_0"]) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("batch_class", [SerialEnv, ParallelEnv])
+def test_recorders_inside_of_batches_dump_on_request(tmp_path: Path, batch_class: Any) -> None:
+    makers = [partial(lambda name: recording(tmp_path / name, Screen(), skip=1), name) for name in "ab"]
+    with batch_class(2, makers) as env:
+        env.rollout(2)
+        getattr(env, "transform.dump")()
+        assert [shades(videos(tmp_path / name)["run_0"]) for name in "ab"] == [[0, 10, 20]] * 2
 
 
 def test_batches_become_grids(tmp_path: Path) -> None:

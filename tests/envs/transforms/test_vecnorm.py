@@ -448,3 +448,14 @@ def test_invalid_arguments_raise() -> None:
         VecNorm(shared_td={})  # pyright: ignore[reportArgumentType]
     with pytest.raises(KeyError, match=r"reward.*remove them"):
         VecNorm(shared_td=VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"]))
+
+
+def test_another_batch_size_is_explained() -> None:
+    norm = VecNormV2(["x"])
+    norm(TensorDict({"x": torch.rand(3, 4)}, [3]))
+    with pytest.raises(
+        SpaceError, match=r"1 rows of shape \(3, 4\) at 'x', as before, got shape \(5, 4\).*reduce_batch"
+    ):
+        norm(TensorDict({"x": torch.rand(5, 4)}, [5]))
+    norm = VecNormV2(["x"], reduce_batch_dims=True)
+    assert [norm(TensorDict({"x": torch.rand(n, 4)}, [n]))["x"].shape for n in (3, 5)] == [(3, 4), (5, 4)]

@@ -13,6 +13,8 @@ from ...specs import Composite, Stacked, StackedComposite, TensorSpec
 
 Hook = Callable[[TensorDictBase, TensorDictBase], TensorDictBase]
 
+_BATCH_ADVICE = "Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...)). "
+
 
 @contextmanager
 def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[None]:
@@ -26,10 +28,10 @@ def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[Non
     except (RuntimeError, TypeError, AttributeError, LookupError) as error:
         if isinstance(error, VecrlError) or not is_heterogeneous(specs):
             raise
+        rows, advice = ("environments", _BATCH_ADVICE) if specs.ndim else ("agents", "")
         raise SpaceError(
-            f"Expected environments with equal specs, since {transform!r:.120} needs rows of one shape, got a batch of "
-            "different ones. Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...)). Of "
-            "agents with different specs, transform entries of one shape."
+            f"Expected {rows} with equal specs, since {transform!r:.120} needs rows of one shape, got different ones. "
+            f"{advice}Of agents with different specs, transform entries of one shape."
         ) from error
 
 

@@ -61,7 +61,7 @@ class StatsTable:
             if value is not None:
                 if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
                     return self._tensor_rows(values, n)
-                rows[:, column_slice] = _flatten_rows(key, value.numpy(), n, column_slice)
+                rows[:, column_slice] = self._flatten_rows(key, value.numpy(), n, column_slice)
         return rows
 
     def _tensor_rows(self, values: Sequence[Tensor | None], n: int) -> Tensor:
@@ -69,8 +69,19 @@ class StatsTable:
         rows = torch.zeros(n, self._slices[-1].stop, dtype=torch.float64, device=device)
         for key, value, column_slice in zip(self.keys, values, self._slices, strict=True):
             if value is not None:
-                rows[:, column_slice] = _flatten_rows(key, value, n, column_slice)
+                rows[:, column_slice] = self._flatten_rows(key, value, n, column_slice)
         return rows
+
+    def _flatten_rows(self, key: Key, value: Array, n: int, column_slice: slice) -> Any:
+        width = column_slice.stop - column_slice.start
+        try:
+            return value.reshape(n, width)
+        except (RuntimeError, ValueError) as error:
+            shape = None if self.shapes is None else tuple(self.shapes[self.keys.index(key)])
+            raise SpaceError(
+                f"Expected {n} rows of shape {shape} at {key!r}, as before, got shape {tuple(value.shape)}. Use "
+                "another transform for another shape or, for batches of any size, VecNormV2(reduce_batch_dims=True)."
+            ) from error
 
     def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size, n: int) -> Tensor:
         """Returns the mask of values to count.
@@ -149,16 +160,6 @@ class StatsTable:
                 for name in STAT_NAMES
             }
         )
-
-
-def _flatten_rows(key: Key, value: Array, n: int, column_slice: slice) -> Any:
-    width = column_slice.stop - column_slice.start
-    try:
-        return value.reshape(n, width)
-    except (RuntimeError, ValueError) as error:
-        raise SpaceError(
-            f"Expected {n} rows of {width} numbers at {key!r}, as before, got shape {tuple(value.shape)}."
-        ) from error
 
 
 _NUMPY_DTYPES = {torch.float16: np.float16, torch.float64: np.float64}
