@@ -202,9 +202,9 @@ class AsyncEnvPool(BatchedEnv):
 
     def _reset_options(self, ids: np.ndarray, rows: TensorDictBase | None) -> ResetOptions | None:
         """Returns the states of environments in the form that their workers expect, or None if there are none."""
-        if isinstance(self._codec, GymCodec):
+        if rows is None or isinstance(self._codec, GymCodec):
             return None
-        states = self._reset_data(rows, None, all_rows=True)
+        states = self._reset_data(rows, self._reset_inputs(None, True), None)
         return {"kwargs": {}, "data": {int(ids[row]): state for row, state in states.items()}} if states else None
 
     def async_reset_recv(self, min_get: int | None = None, env_index: int | None = None) -> TensorDictBase:
