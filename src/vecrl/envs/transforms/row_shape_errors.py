@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import nn
@@ -28,10 +29,22 @@ def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[Non
     except (RuntimeError, TypeError, AttributeError, LookupError) as error:
         if isinstance(error, VecrlError) or not is_heterogeneous(specs):
             raise
+<<<<<<< HEAD
         rows, advice = ("environments", _BATCH_ADVICE) if specs.ndim else ("agents", "")
         raise SpaceError(
             f"Expected {rows} with equal specs, since {transform!r:.120} needs rows of one shape, got different ones. "
             f"{advice}Of agents with different specs, transform entries of one shape."
+=======
+        expected = f"since {transform!r:.120} needs rows of one shape, got"
+        if _has_unlike_environments(specs):
+            raise SpaceError(
+                f"Expected environments with equal specs, {expected} a batch of different ones. Transform each "
+                "environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...))."
+            ) from error
+        raise SpaceError(
+            f"Expected agents with equal specs, {expected} agents of different ones. Transform entries of one "
+            "shape, or change the others in the environment."
+>>>>>>> w-specs
         ) from error
 
 
@@ -45,6 +58,12 @@ def with_heterogeneous_errors(hook: Hook, transform: nn.Module, specs: Composite
             return hook(input_td, output_td)
 
     return checked_hook
+
+
+def _has_unlike_environments(specs: Composite) -> bool:
+    """Returns whether the rows of a batch have different specs; otherwise it is those of agents that differ."""
+    groups: list[Any] = list(specs.values())
+    return any(isinstance(full_spec, StackedComposite) for group in groups for full_spec in group.values())
 
 
 def is_heterogeneous(spec: TensorSpec | None) -> bool:
