@@ -156,7 +156,7 @@ class Stack(JoinTransform):
         return self._forward_spec(done_spec)
 
 
-def _shapes(spec: TensorSpec) -> Any:
+def _shapes(spec: Any) -> Any:
     """Returns the shape of a spec, or those of the leaves of a group by their keys."""
     return (
         {key: _shapes(leaf) for key, leaf in spec.items(True, True)} if isinstance(spec, Composite) else (*spec.shape,)
