@@ -14,8 +14,6 @@ from ...specs import Composite, Stacked, StackedComposite, TensorSpec
 
 Hook = Callable[[TensorDictBase, TensorDictBase], TensorDictBase]
 
-_BATCH_ADVICE = "Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...)). "
-
 
 @contextmanager
 def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[None]:
@@ -29,12 +27,6 @@ def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[Non
     except (RuntimeError, TypeError, AttributeError, LookupError) as error:
         if isinstance(error, VecrlError) or not is_heterogeneous(specs):
             raise
-<<<<<<< HEAD
-        rows, advice = ("environments", _BATCH_ADVICE) if specs.ndim else ("agents", "")
-        raise SpaceError(
-            f"Expected {rows} with equal specs, since {transform!r:.120} needs rows of one shape, got different ones. "
-            f"{advice}Of agents with different specs, transform entries of one shape."
-=======
         expected = f"since {transform!r:.120} needs rows of one shape, got"
         if _has_unlike_environments(specs):
             raise SpaceError(
@@ -44,7 +36,6 @@ def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[Non
         raise SpaceError(
             f"Expected agents with equal specs, {expected} agents of different ones. Transform entries of one "
             "shape, or change the others in the environment."
->>>>>>> w-specs
         ) from error
 
 
