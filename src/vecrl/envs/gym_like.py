@@ -22,7 +22,7 @@ from .base import EnvBase
 from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
-from .keys import Key
+from .keys import Key, key_path
 from .spec_store import Device, derived, is_defined
 from .step_validation import no_action, wrong_action
 
@@ -400,7 +400,7 @@ def _encode_dict(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_nested(entries: dict[str, Any], key: Key, value: object) -> None:
-    path = (key,) if isinstance(key, str) else key
+    path = key_path(key)
     for name_part in path[:-1]:
         entries = entries.setdefault(name_part, {})
     entries[path[-1]] = value

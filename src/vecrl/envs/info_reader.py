@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec, Unbounded
-from .keys import FLAGS, Key
+from .keys import FLAGS, Key, key_path
 
 Info = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ def _entries(info: Info, ignore_private: bool, prefix: tuple[str, ...] = ()) -> 
 
 def _lookup(info: Info, key: Key) -> object:
     value: Any = info
-    for name in (key,) if isinstance(key, str) else key:
+    for name in key_path(key):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 

@@ -22,6 +22,11 @@ def join_key(prefix: Prefix, name: str) -> Key:
     return (*prefix, name) if prefix else name
 
 
+def key_path(key: Key) -> tuple[str, ...]:
+    """Returns the names on the way to an entry: `("a",)` for "a"."""
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
 def split_key(key: Key) -> tuple[Prefix, str]:
     """Returns the prefix and the name of a key; the inverse of `join_key`."""
     return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])

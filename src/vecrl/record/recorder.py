@@ -12,7 +12,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..envs.keys import Key
+from ..envs.keys import Key, key_path
 from ..envs.step_mdp import as_keys
 from ..envs.transforms.base import ObservationTransform, StatelessTransform
 from ..snapshot.atomic_write import atomic_file
@@ -186,7 +186,7 @@ class TensorDictRecorder(StatelessTransform):
             self._batch_size = data.batch_size
         value: Any
         for key, value in data.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf):
-            path = (key,) if isinstance(key, str) else tuple(key)
+            path = key_path(key)
             column = self._columns.get(path)
             if column is None:
                 column = RawTensor(Path(self._folder.name, str(len(self._columns)))) if type(value) is Tensor else []

@@ -67,12 +67,6 @@ class ActionTransform(Transform):
         """Returns the spec of an action of the environment."""
         return self._require_parent().full_action_spec[key]
 
-    @property
-    def _batch_dims(self) -> int:
-        """The number of batch dimensions of specs; 0 without an environment."""
-        parent = self.parent
-        return 0 if parent is None else parent.batch_dims
-
     def _finite_bounds(self, spec: TensorSpec) -> tuple[Tensor, Tensor]:
         """Returns the bounds of an action. Raises a SpaceError unless they are floating-point, finite and differ."""
         if isinstance(spec, Bounded) and spec.dtype is not None and spec.dtype.is_floating_point:

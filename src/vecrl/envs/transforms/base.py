@@ -84,6 +84,7 @@ class Transform(Part):
     _env_only = ""  # what to do with a transform that cannot change stored data
     _kinds: tuple[str, ...] = KINDS  # of specs that the default keys are for
     _checked_keys: tuple[str, ...] = ("in_keys", "in_keys_inv")  # that must exist in an environment
+    _inverse_needs_keys = False  # whether `_inv_call` changes nothing without `in_keys_inv`
     _resets_like_steps = False
     """Whether `_call` and `_inv_call` also apply to the outputs and inputs of resets if a class overrides them."""
 
@@ -181,7 +182,14 @@ class Transform(Part):
     @property
     def _has_inverse(self) -> bool:
         """Whether the transform changes inputs."""
-        return bool(self._inverse_key_pairs) or overrides(type(self), Transform, "_inv_call")
+        without_keys = not self._inverse_needs_keys and overrides(type(self), Transform, "_inv_call")
+        return bool(self._inverse_key_pairs) or without_keys
+
+    @property
+    def _batch_dims(self) -> int:
+        """The number of batch dimensions of specs; 0 without an environment."""
+        parent = self.parent
+        return 0 if parent is None else parent.batch_dims
 
     @property
     def supports_rollout(self) -> bool:

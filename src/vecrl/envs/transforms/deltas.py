@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ..keys import Key
+from ..keys import Key, key_path
 from ..row_masks import broadcast_mask
 from ..step_mdp import as_keys
 from .base import Transform
@@ -89,7 +89,7 @@ class NextObservationDelta(Transform):
     @cached_property
     def _paths(self) -> list[tuple[Key, Key, Key]]:
         """The keys of each observation in the root, under "next", and of the difference."""
-        paths = [(key, (key,) if isinstance(key, str) else tuple(key)) for key in self.in_keys]
+        paths = [(key, key_path(key)) for key in self.in_keys]
         return [(key, ("next", *path), ("next", "delta", *path)) for key, path in paths]
 
     def _root_value(self, tensordict: TensorDictBase, key: Key) -> Tensor:
@@ -221,7 +221,8 @@ class NextStateReconstructor(Transform):
                     f"Expected floating-point observations, of which NaN can be a value, got {key!r} of {value.dtype}. "
                     f"Give a fill_value."
                 )
-            path = (key,) if isinstance(key, str) else tuple(key)
             next_value = value.roll(-1, 0)
-            tensordict.set(("next", *path), torch.where(broadcast_mask(mask, value), next_value, self.fill_value))
+            tensordict.set(
+                ("next", *key_path(key)), torch.where(broadcast_mask(mask, value), next_value, self.fill_value)
+            )
         return tensordict

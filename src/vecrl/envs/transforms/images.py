@@ -44,8 +44,7 @@ class ImageTransform(ObservationTransform):
         return False  # it would need memory for all frames of a rollout in their original size
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        parent = self.parent
-        if spec.ndim - (0 if parent is None else parent.batch_dims) < self._min_dims:
+        if spec.ndim - self._batch_dims < self._min_dims:
             raise SpaceError(
                 f"Expected images of {self._min_dims} dimensions or more after the batch dimensions as input of "
                 f"{type(self).__name__}, got shape {tuple(spec.shape)}. Give other in_keys."

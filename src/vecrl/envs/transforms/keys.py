@@ -198,6 +198,7 @@ class RenameTransform(StatelessTransform):
     """
 
     elementwise = True
+    _inverse_needs_keys = True
 
     def __init__(
         self,
@@ -209,10 +210,6 @@ class RenameTransform(StatelessTransform):
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.create_copy = create_copy
-
-    @property
-    def _has_inverse(self) -> bool:
-        return bool(self._inverse_key_pairs)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._rename(next_tensordict, self._key_pairs)

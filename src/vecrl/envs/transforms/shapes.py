@@ -37,6 +37,7 @@ class ShapeTransform(ObservationTransform):
     """
 
     elementwise = True
+    _inverse_needs_keys = True
 
     def __init__(
         self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None
@@ -62,15 +63,6 @@ class ShapeTransform(ObservationTransform):
         return self._set_entries(
             tensordict, self._inverse_key_pairs, lambda value: self._inverse_shape(value, value.ndim - batch_dims)
         )
-
-    @property
-    def _has_inverse(self) -> bool:
-        return bool(self._inverse_key_pairs)
-
-    @property
-    def _batch_dims(self) -> int:
-        parent = self.parent
-        return 0 if parent is None else parent.batch_dims
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return self._forward_shape(value, value.ndim - self._batch_dims)

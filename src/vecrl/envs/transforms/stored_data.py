@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...validation import parse_count
 from ..done_flags import reduce_to_rows
-from ..keys import FLAGS, Key, join_key, split_key
+from ..keys import FLAGS, Key, join_key, key_path, split_key
 from ..row_masks import broadcast_mask
 from ..step_mdp import as_keys
 from .base import Transform
@@ -62,7 +62,7 @@ def parse_discount(gamma: Any) -> float:
 
 def below_next(key: Key) -> tuple[str, ...]:
     """Returns the key of the same entry under "next"."""
-    return ("next", key) if isinstance(key, str) else ("next", *key)
+    return ("next", *key_path(key))
 
 
 def take_steps(tensordict: TensorDictBase, index: Tensor, dim: int) -> TensorDictBase:

@@ -83,6 +83,8 @@ class RowTransform(StatelessTransform):
     A subclass defines `_forward_rows` and `_inverse_rows`. Specs are those of the results for the zero of a spec.
     """
 
+    _inverse_needs_keys = True
+
     def _forward_rows(self, value: Any, batch: torch.Size) -> Any:
         """Returns the value `[*batch, ...]` that the user sees for a value of the environment."""
         raise NotImplementedError
@@ -98,10 +100,6 @@ class RowTransform(StatelessTransform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         map_rows = partial(self._inverse_rows, batch=tensordict.batch_size)
         return self._set_entries(tensordict, self._inverse_key_pairs, map_rows)
-
-    @property
-    def _has_inverse(self) -> bool:
-        return bool(self._inverse_key_pairs)
 
     @property
     def _batch(self) -> torch.Size:

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...specs import Composite, Unbounded
-from ..keys import Key, join_key
+from ..keys import Key, key_path
 from .part import Keys
 from .vecnorm import VecNorm
 
@@ -155,8 +155,7 @@ class VecNormV2(VecNorm):
         return torch.zeros(shape, device=td.device)
 
     def _stat_key(self, name: str, key: Key) -> Key:
-        path = (key,) if isinstance(key, str) else key
-        return join_key((f"{self.prefix}_{name}", *path[:-1]), path[-1])
+        return (f"{self.prefix}_{name}", *key_path(key))
 
     def _stat_specs(self, specs: Composite) -> Composite:
         for key, shape in ({} if self.stateful else self._entry_shapes(self.in_keys)).items():
