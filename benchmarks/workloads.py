@@ -9,6 +9,7 @@ import signal
 
 from benchmarks.harness import Implementation as C
 from benchmarks.records import OURS, Limit, Target, Workload
+from benchmarks.with_mujoco import with_mujoco
 from benchmarks.with_policy import with_policies
 
 
@@ -17,16 +18,21 @@ def workloads() -> list[Workload]:
     return [
         _serial_cartpole(64),
         *(_burn(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
+        *(_sb3_cartpole(n) for n in (8, 64)),
         _first_pool(16),
         _next_pool(16),
         _cheetah(8),
+        *with_mujoco(),
         *(_native(n) for n in (64, 4096, 65536)),
+        _native_not_compiled(64, 1.2),
+        _native_not_compiled(4096, 2.0),
         _rollout(4096, 100),
         *(_policy(n) for n in (10, 256, 4096)),
         _ray(64, 100),
         _population(256),
         _ray_population(256),
         _native_population(256),
+        _native_population_not_compiled(256),
         *(_gym_env(1000, way) for way in ("", "ready", "transformed")),
         _serial_env(64, 50),
         *(_parallel(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
@@ -69,6 +75,24 @@ def _serial_cartpole(n: int) -> Workload:
         ],
         rows=n,
         quick=True,
+    )
+
+
+def _sb3_cartpole(n: int) -> Workload:
+    entry, workers = "on_sb3:vecrl_cartpole", {"backend": "processes", "num_workers": 2}
+    return Workload(
+        name=f"sb3-cartpole-{n}",
+        title=f"{n} × gymnasium CartPole-v1 as Stable-Baselines3's VecEnv",
+        implementations=[
+            C(OURS, "sb3", entry),
+            C("vecrl, 2 workers", "sb3", entry, workers),
+            C("vecrl, native task", "sb3", "on_sb3:vecrl_native_cartpole"),
+            C("SB3 Dummy", "sb3", "on_sb3:serial_cartpole"),
+            C("SB3 Subproc", "sb3", "on_sb3:subproc_cartpole"),
+        ],
+        parameters={"num_envs": n},
+        targets=[Target(("SB3 Dummy", "SB3 Subproc"), 1.0)] if n >= 64 else [],
+        rows=n,
     )
 
 
@@ -181,6 +205,23 @@ def _native(n: int) -> Workload:
         targets=targets.get(n, []),
         rows=n,
         quick=n < 65536,
+    )
+
+
+def _native_not_compiled(n: int, ratio: float) -> Workload:
+    entry = "batch_cartpole"
+    return Workload(
+        name=f"native-plain-{n}",
+        title=f"native CartPole, not compiled, {n:,} rows, a step at a time",
+        implementations=[
+            C(OURS, "main", f"on_vecrl_native:{entry}", {"compiled": False}),
+            C("vecrl, torch", "main", f"on_vecrl_native:{entry}", {"compiled": False, "arrays": "torch"}),
+            C("gymnasium NumPy", "main", f"on_gymnasium:{entry}"),
+        ],
+        parameters={"num_envs": n},
+        targets=[Target(("gymnasium NumPy",), ratio)],
+        rows=n,
+        quick=True,
     )
 
 
@@ -533,6 +574,19 @@ def _ray_population(n: int) -> Workload:
         parameters={"members": n},
         targets=[Target(("EvoTorch VecGymNE, 2 actors",), 3.0)],
         rounds=3,
+    )
+
+
+def _native_population_not_compiled(n: int) -> Workload:
+    return Workload(
+        name="population-native-plain",
+        title=f"{n} members, one episode each of native CartPole, not compiled: an environment step",
+        implementations=[
+            C(OURS, "main", "on_vecrl_policy:population_native", {"compiled": False}),
+            C("gymnax while_loop", "batched", "on_gymnax:population_cartpole", cores=1),
+        ],
+        parameters={"members": n},
+        targets=[Target(("gymnax while_loop",), 2.0)],
     )
 
 

@@ -3,12 +3,15 @@ shell disables SIGINT for programs that it runs in the background)."""
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.fixtures.processes import wait_until
 from tests.fixtures.ray_cluster import TestCluster
+
+from vecrl.interop.peer_imports import RegistrationWarning
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -21,6 +24,12 @@ settings.register_profile("vecrl", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("vecrl")
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray use only the loopback address
+
+
+@pytest.fixture(autouse=True)
+def _failed_registrations() -> None:
+    """Makes a failed registration with another library an error, also in tests that ignore warnings of the library."""
+    warnings.filterwarnings("error", category=RegistrationWarning)  # until pytest resets the filters after the test
 
 
 @pytest.fixture(scope="session")

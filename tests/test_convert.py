@@ -24,6 +24,13 @@ def batch(**kwargs: Any) -> SerialEnv:
     return SerialEnv(3, partial(GymEnv, "CartPole-v1", categorical_action_encoding=True, **kwargs))
 
 
+def test_a_single_environment_becomes_the_only_one_of_a_vector_environment():
+    vector = to_vector(gymnasium.make("CartPole-v1"), autoreset_mode="same_step")
+    assert isinstance(vector, VectorEnv)
+    assert vector.reset(seed=1)[0].shape == (1, 4)
+    vector.close()
+
+
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
 def test_an_environment_over_tensordicts_as_a_vector_environment(mode: str) -> None:
     """The values equal those of the engine's vector environment for equal seeds, in every auto-reset mode."""
@@ -127,10 +134,16 @@ def test_vector_environments_by_name_over_tensordicts(name: str) -> None:
 def test_batched_vector_environments_share_tensors() -> None:
     complete = make_vector_env("native::CartPole-v1", num_envs=3).env
     assert isinstance(complete, BatchedVectorEnv)
-    inputs = []
+    addresses: list[int] = []
     simulate = complete.simulator.reset
-    complete.simulator.reset = lambda *args: inputs.append(simulate(*args)) or inputs[-1]
-    assert to_tensordict(complete).reset()["observation"].data_ptr() == inputs[0].data_ptr()
+
+    def reset(*args: Any) -> torch.Tensor:
+        obs = simulate(*args)
+        addresses.append(obs.data_ptr())
+        return obs
+
+    complete.simulator.reset = reset
+    assert to_tensordict(complete).reset()["observation"].data_ptr() == addresses[0]
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "native::CartPole-v1"])
@@ -183,6 +196,7 @@ def episodes(venv: BaseVectorEnv, **seeds: Any) -> list[Any]:
         lambda: VectorEnv(CARTPOLES),
         lambda: AsyncVectorEnv(CARTPOLES, num_workers=2),
         lambda: SyncVectorEnv(CARTPOLES),
+        lambda: gymnasium.vector.SyncVectorEnv(CARTPOLES),
         lambda: make_vector_env("CartPole-v1", num_envs=3),
     ],
 )
@@ -303,9 +317,26 @@ def test_single_environments_with_ids() -> None:
 
 def test_objects_without_venv_form_raise() -> None:
     with pytest.raises(TypeError, match="functions that create"):
-        to_venv(gymnasium.vector.SyncVectorEnv(CARTPOLES))
+        to_venv(gymnasium.vector.VectorWrapper(gymnasium.vector.SyncVectorEnv(CARTPOLES)))
     differing = [partial(gymnasium.make, name) for name in ("CartPole-v1", "Pendulum-v1")]
     with DummyVectorEnv(differing) as venv, pytest.raises(SpaceError, match="differ"):
         to_vector(venv)
     with VectorEnvWrapper(DummyVectorEnv(CARTPOLES)) as venv, pytest.raises(SpaceError, match="without wrappers"):
         to_tensordict(venv)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_rewards_of_several_numbers_have_no_vector_form(done: bool) -> None:
+    class TwoRewards(gymnasium.Env[Any, Any]):
+        observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            return 0, np.ones(2), done, False, {}
+
+    with to_vector(DummyVectorEnv([TwoRewards]), autoreset_mode="same_step") as env:
+        env.reset()
+        with pytest.raises(SpaceError, match="Expected a number as the reward, got"):
+            env.step([0])

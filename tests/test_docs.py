@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
+import gymnasium
 import pytest
 import torch
 
@@ -15,11 +16,20 @@ import vecrl.record
 from vecrl.engine.backends.registry import backend_names, unregister_backend
 from vecrl.envs.transforms import Transform
 from vecrl.simulators import registry
+from vecrl.simulators.availability import available
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
     (page, number, block)
-    for page in ("tensordict.md", "transforms.md", "venv.md", "classic.md", "checkpoints.md", "recording.md")
+    for page in (
+        "tensordict.md",
+        "transforms.md",
+        "venv.md",
+        "classic.md",
+        "checkpoints.md",
+        "recording.md",
+        "from-gymnasium.md",
+    )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
 ]
 
@@ -27,6 +37,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
 def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some blocks write files
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))  # one registers a name
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
 
 
@@ -71,7 +82,7 @@ def test_a_registered_simulator_is_used_by_all_dialects(extending: dict[str, Any
     assert extending["venv"].reset(seed=[3, 4, 5, 6])[0].tolist() == extending["obs"].tolist()
     assert extending["rollout"].shape == (4, 10)
     assert extending["fitness"].shape == (8,)
-    assert registry.available("drift").names == ("line",)
+    assert available("drift").names == ("line",)
     extending["env"].reset(seed=1)
     steps = [extending["env"].step(torch.zeros(2, dtype=torch.int64)) for _ in range(5)]
     assert steps[-1][3].tolist() == [True, True]

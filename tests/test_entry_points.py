@@ -54,12 +54,12 @@ def test_a_simulator_is_imported_when_its_prefix_is_used(toy: Path) -> None:
     code = """
 from vecrl.vector import known_prefixes, make_vector_env
 make_vector_env("native::CartPole-v1", num_envs=2)
-print(known_prefixes())
+print(known_prefixes()[0], known_prefixes()[-1])
 print(make_vector_env("poles::short", num_envs=2).reset(seed=1)[0].shape)
 """
     lines = run(toy, code).splitlines()
     assert lines == [
-        "('gym', 'brax', 'brax::old', 'native', 'poles')",
+        "gym poles",
         "imported the simulator",
         "torch.Size([2, 4])",
     ]
@@ -91,7 +91,8 @@ for make in (lambda: make_vector_env("pole::short"), lambda: backend_entry("outl
         print(error)
 """
     first, second = run(toy, code).splitlines()
-    assert first.startswith("Expected one of the prefixes gym::, brax::, brax::old::, native::, poles::, got 'pole::'")
+    assert first.startswith("Expected one of the prefixes gym::, brax::, brax::old::, native::, ")
+    assert " poles::, got 'pole::'" in first
     assert second == "Expected backend to be 'serial', 'threads', 'processes', 'ray' or 'inline', got 'outline'."
 
 
@@ -125,7 +126,7 @@ except SystemExit as error:
     print("code", error.code)
 """
     text = " ".join(run(folder, code).replace("│", " ").split())
-    assert "error; Expected" in text, text
+    assert "error Expected" in text, text
     assert "no_such_package" in text
     assert "code 0" in text
 

@@ -19,6 +19,7 @@ SHORT = {
     "offline_recurrent.py": ["--updates", "2", "--rows", "4", "--steps", "60"],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
+    "ppo_cleanrl.py": ["--total-steps", "256", "--envs", "4", "--steps", "32"],
     "ppo_pixels.py": ["--updates", "2", "--envs", "2", "--steps", "16"],
     "world_model.py": ["--updates", "600", "--envs", "4", "--steps", "40", "--candidates", "32"],
 }

@@ -14,7 +14,20 @@ SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
 # the files that may import Ray
 RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
 STDLIB_MODULES = set(sys.stdlib_module_names)
-OPTIONAL = {"brax", "envpool", "imageio", "jax", "jaxlib", "matplotlib", "mujoco", "ray", "rich", "tensordict", "typer"}
+OPTIONAL = {
+    "brax",
+    "dm_control",
+    "envpool",
+    "imageio",
+    "jax",
+    "jaxlib",
+    "matplotlib",
+    "mujoco",
+    "ray",
+    "rich",
+    "tensordict",
+    "typer",
+}
 
 
 def _imported_modules(statement: str) -> set[str]:
@@ -33,6 +46,10 @@ def _imported_modules(statement: str) -> set[str]:
         "vecrl.checkpoint",
         "vecrl.simulators.heterogeneous",
         "vecrl.simulators.gym_factory",
+        "vecrl.simulators.dm_control",
+        "vecrl.simulators.meltingpot",
+        "vecrl.simulators.gymnasium_plugins",
+        "vecrl.simulators.pettingzoo",
     ],
 )
 def test_workers_start_without_torch(module: str) -> None:
@@ -131,9 +148,32 @@ def test_engine_imports_arrays_and_spaces_only() -> None:
         assert _disallowed_imports(path, own, libraries | {"ray"}) == []
 
 
+# What `specs/__init__.py` and `envs/__init__.py` import to be registered with TorchRL
+HOOKS = ("vecrl.interop.peer_imports.after_import", "vecrl.interop.torchrl")
+
+
 def test_specs_import_tensors_and_spaces_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "gymnasium"}
-    assert _disallowed_imports("specs", ("vecrl.specs", "vecrl.errors"), libraries) == []
+    for path in sorted((SOURCE / "specs").iterdir()):
+        below = ("vecrl.specs", "vecrl.errors", *(HOOKS if path.stem == "__init__" else ()))
+        assert _disallowed_imports(f"specs/{path.name}", below, libraries) == []
+
+
+# Modules of `interop` that import their peer, and are imported within functions only, after a program imported it
+PEER_MODULES = {"environments", "spec_conversion", "transforms", "transforms_in_torchrl"}
+
+
+def test_interop_imports_peers_in_functions_only() -> None:
+    assert _disallowed_imports("interop/peer_imports.py", (), set()) == []
+    assert _disallowed_imports("interop/evotorch.py", ("vecrl.errors", "vecrl.vector"), set()) == []
+    for path in sorted((SOURCE / "interop" / "torchrl").glob("*.py")):
+        if path.stem in PEER_MODULES:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                text = ast.unparse(node)
+                assert "torchrl" not in text.replace("vecrl.interop.torchrl", ""), path
+                assert not any(text.startswith(f"from .{name} ") for name in PEER_MODULES), path
 
 
 def test_envs_import_specs_engine_and_their_own_library_only() -> None:
@@ -141,14 +181,14 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
-            assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
+            hooks = HOOKS if path.stem == "__init__" else ()
+            assert _disallowed_imports(f"envs/{path.name}", (*below, *hooks), libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
-    own = {"gym": {"gymnasium"}, "envpool": {"envpool", "gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
-    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.validation", "vecrl._utils")
+    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.registries", "vecrl.validation", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
-        assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
+        assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | ENV_LIBRARIES.get(name, set())) == []
 
 
 def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
@@ -163,7 +203,9 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 
 
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
-    below = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.simulators.gym_factory")
+    base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot")
+    below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.single_env")
+    below = (*below, "vecrl.simulators.roboschool")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):
         name = f"classic/{path.name}"
@@ -195,13 +237,53 @@ def test_only_spec_conversions_import_gymnasium() -> None:
         assert not {name for name in _imports(path) if name.startswith(("gymnasium", "vecrl.specs.convert"))}, path
 
 
+# What modules may import besides the seams, NumPy and gymnasium. Batched simulators return tensors of torch.
+SIMULATOR_LIBRARIES = {
+    "procgen": {"procgen"},
+    "atari_vector": {"torch"},
+    "brax": {"brax", "jax", "torch"},
+    "craftax": {"craftax", "jax"},
+    "dm_control": {"dm_control"},
+    "envpool": {"torch"},
+    "gymnax": {"gymnax", "jax"},
+    "jax_simulator": {"jax", "torch"},
+    "jumanji": {"jumanji"},
+    "playground": {"jax"},
+    "mujoco": {"torch"},
+    "native": {"torch"},
+    "mujoco_warp": {"mujoco", "mujoco_warp", "torch", "warp"},
+    "openml": {"torch"},
+    "vmas": {"torch"},
+    "vmas_state": {"torch"},
+    "isaac": {"torch"},
+    "genesis": {"torch"},
+    "genesis_tasks": {"torch"},
+    "unity": {"mlagents_envs"},
+    "unity_player": {"mlagents_envs", "grpc"},
+}
+FOREIGN = {"foreign", "safety", "roboschool"}  # they have worker processes on other interpreters
+ENV_LIBRARIES = {
+    "brax": {"brax", "jax"},
+    "dm_control": {"dm_control", "gymnasium"},
+    "envpool": {"envpool", "gymnasium"},
+    "gym": {"gymnasium"},
+    "meltingpot": {"meltingpot"},
+    "jax_env": {"jax"},
+    "mo_gym": {"mo_gymnasium", "gymnasium"},
+    "procgen": {"gymnasium"},
+    "safety_gymnasium": {"gymnasium"},
+    "pettingzoo": {"pettingzoo"},
+}
+
+
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
     seams = (*seams, "vecrl.snapshot", "vecrl.registries", "vecrl.validation")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
-            own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # these return tensors
-            assert _disallowed_imports(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
+            own = SIMULATOR_LIBRARIES.get(path.stem, set())
+            allowed = (*seams, "vecrl.engine") if path.stem in FOREIGN else seams
+            assert _disallowed_imports(f"simulators/{path.name}", allowed, {"numpy", "gymnasium"} | own) == []
 
 
 @pytest.mark.parametrize(

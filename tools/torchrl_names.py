@@ -12,6 +12,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from vecrl.envs.aliases import ABSENT
+
 PAGE = Path(__file__).parents[1] / "docs" / "from-torchrl.md"
 START, END = "<!-- names of TorchRL: written by tools/torchrl_names.py -->", "<!-- end of the names -->"
 
@@ -26,38 +28,6 @@ MODULES = {
     "torchrl.envs.model_based": "vecrl.envs.model_based",
     "torchrl.data": "vecrl.specs",  # its specs only
     "torchrl.record": "vecrl.record",
-}
-
-_MUJOCO = "TorchRL's own MuJoCo tasks; gymnasium's are the field's reference: `GymEnv(\"{}\")`"
-_MACRO = "a plan of several actions for one robot; `MultiAction` runs several actions in one step"
-_LATER = "the simulator is not wrapped yet"
-
-OMITTED = {
-    "AntEnv": _MUJOCO.format("Ant-v5"),
-    "HopperEnv": _MUJOCO.format("Hopper-v5"),
-    "HumanoidEnv": _MUJOCO.format("Humanoid-v5"),
-    "Walker2dEnv": _MUJOCO.format("Walker2d-v5"),
-    "MujocoEnv": "the base class of TorchRL's own MuJoCo tasks; derive from `gymnasium`'s and wrap it in `GymWrapper`",
-    "CubeBowlEnv": "a task of one robot",
-    "SatelliteEnv": "a task of one satellite",
-    "SatelliteAttitudeTransform": "a transform of one satellite",
-    **dict.fromkeys(
-        ("MacroAction", "MacroPrimitive", "MacroPrimitiveTransform", "TargetMacroAction", "HumanoidMacroAction"), _MACRO
-    ),
-    **dict.fromkeys(("RobotMacroAction", "RobotMacroActionMode", "SatelliteMacroAction"), _MACRO),
-    **dict.fromkeys(("URScriptPrimitive", "URScriptPrimitiveTransform"), "the language of one maker's robots"),
-    "RayTransform": 'wraps a transform in a Ray actor; `ParallelEnv(..., backend="ray")` runs environments and all',
-    **dict.fromkeys(
-        (
-            *("BraxEnv", "BraxWrapper", "DMControlEnv", "DMControlWrapper", "GenesisEnv", "GenesisWrapper"),
-            *("HabitatEnv", "IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper", "JumanjiEnv", "JumanjiWrapper"),
-            *("MeltingpotEnv", "MeltingpotWrapper", "OpenMLEnv", "OpenSpielEnv", "OpenSpielWrapper"),
-            *("PettingZooEnv", "PettingZooWrapper", "ProcgenEnv", "ProcgenWrapper", "RoboHiveEnv"),
-            *("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper", "SMACv2Env", "SMACv2Wrapper"),
-            *("UnityMLAgentsEnv", "UnityMLAgentsWrapper", "VmasEnv", "VmasWrapper"),
-        ),
-        _LATER,
-    ),
 }
 
 
@@ -81,16 +51,16 @@ def table() -> str:
     """Returns the table as Markdown.
 
     Raises:
-        SystemExit: a name is neither there nor listed in `OMITTED`, or is both.
+        SystemExit: a name is neither there nor listed in `vecrl.envs.aliases.ABSENT`.
     """
     rows, omitted, unexplained, seen = [], {}, [], set()
     for theirs, ours in MODULES.items():
         present, elsewhere = [], []
         for name in names_of(theirs):
             place = ours if hasattr(importlib.import_module(ours), name) else place_of(name)
-            if name in OMITTED and place is None:
-                omitted[name] = OMITTED[name]
-            elif place is None or name in OMITTED:
+            if name in ABSENT:
+                omitted[name] = ABSENT[name]
+            elif place is None:
                 unexplained.append(name)
             elif place != ours:
                 elsewhere.append(f"`{name}` (`{place}`)")
@@ -99,7 +69,7 @@ def table() -> str:
             seen.add(name)
         rows.append(f"| `{theirs}` | `{ours}` | {', '.join(present) or '–'} | {', '.join(elsewhere) or '–'} |")
     if unexplained:
-        sys.exit(f"Expected every name in vecrl, or else in OMITTED with its reason, got {sorted(set(unexplained))}.")
+        sys.exit(f"Expected every name in vecrl, or else in ABSENT with its reason, got {sorted(set(unexplained))}.")
     reasons: dict[str, list[str]] = {}
     for name, reason in sorted(omitted.items()):
         reasons.setdefault(reason, []).append(f"`{name}`")
@@ -109,7 +79,7 @@ def table() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            "| omitted | reason |",
+            "| can be imported, but raises when it is used | why, and what to use |",
             "|---|---|",
             *(f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()),
         ]

@@ -33,6 +33,13 @@ def processes_cheetah(num_envs: int) -> RunFactory:
     yield from _stepping(AsyncVectorEnv(makers, shared_memory=True), continuous(num_envs, 6))
 
 
+def mujoco(name: str, num_envs: int, act_size: int, kind: str) -> RunFactory:
+    """A MuJoCo task in `AsyncVectorEnv` with shared memory, or in `SyncVectorEnv`."""
+    makers = [partial(gymnasium.make, name)] * num_envs
+    env = AsyncVectorEnv(makers, shared_memory=True) if kind == "async" else SyncVectorEnv(makers)
+    yield from _stepping(env, continuous(num_envs, act_size))
+
+
 def batch_cartpole(num_envs: int) -> RunFactory:
     """gymnasium's own batched CartPole in NumPy."""
     env = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")

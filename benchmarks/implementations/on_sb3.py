@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vector environments, with same-step auto-reset."""
+"""Stable-Baselines3's vector environments, and vecrl's with the same interface."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ from benchmarks.stopwatch import starts
 
 def serial_cartpole(num_envs: int) -> RunFactory:
     yield from _stepping(DummyVecEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs), discrete(num_envs))
+
+
+def subproc_cartpole(num_envs: int) -> RunFactory:
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    yield from _stepping(SubprocVecEnv(makers, start_method="fork"), discrete(num_envs))
+
+
+def vecrl_cartpole(num_envs: int, backend: str = "serial", num_workers: int | None = None) -> RunFactory:
+    from vecrl.interop import sb3
+
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    yield from _stepping(sb3.VecEnv(makers, backend=backend, num_workers=num_workers), discrete(num_envs))
+
+
+def vecrl_native_cartpole(num_envs: int) -> RunFactory:
+    from vecrl.interop import sb3
+    from vecrl.vector import make_vector_env
+
+    yield from _stepping(sb3.VecEnv(make_vector_env("native::CartPole-v1", num_envs=num_envs)), discrete(num_envs))
 
 
 def processes_burn(num_envs: int, microseconds: float, out: str) -> RunFactory:

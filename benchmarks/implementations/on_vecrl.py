@@ -8,13 +8,15 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 
 from benchmarks.actions import continuous, discrete, play
 from benchmarks.busy_env import burners
 from benchmarks.fault_envs import FaultEnv, fault_runs
 from benchmarks.implementation import RunFactory
 from benchmarks.stopwatch import starts
-from vecrl.vector import VectorEnv
+from vecrl.simulators.mujoco import make_batch
+from vecrl.vector import BatchedVectorEnv, VectorEnv
 
 
 def serial_cartpole(num_envs: int) -> RunFactory:
@@ -40,6 +42,18 @@ def processes_cheetah(num_envs: int, num_workers: int = 2, pin_workers: bool = F
     makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
     env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
     yield from _stepping(env, continuous(num_envs, 6))
+
+
+def mujoco(name: str, num_envs: int, act_size: int, num_threads: int = 2, tensors: bool = False) -> RunFactory:
+    """`mujoco::` tasks, by NumPy arrays with infos as gymnasium's, or by tensors without infos."""
+    simulator = make_batch(name, num_envs, num_threads=num_threads, infos=not tensors)
+    env, batches = BatchedVectorEnv(simulator, empty_info=tensors), continuous(num_envs, act_size)
+    env.reset(seed=0)
+    if tensors:
+        yield play(env.tensor_step, [torch.from_numpy(batch) for batch in batches])
+    else:
+        yield play(env.step, batches)
+    env.close()
 
 
 def startup(num_workers: int) -> RunFactory:

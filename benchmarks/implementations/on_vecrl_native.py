@@ -9,15 +9,16 @@ from benchmarks.implementation import Measurement, RunFactory
 from benchmarks.population import parameters, split
 from benchmarks.stopwatch import watch
 from vecrl.simulators.native import make_native
+from vecrl.simulators.native.array_library import ArrayLibrary
 from vecrl.simulators.native.fused_rollout import FusedRollout
 from vecrl.vector.batched_vector_env import BatchedVectorEnv
 
 torch.set_num_threads(1)
 
 
-def batch_cartpole(num_envs: int, compiled: bool) -> RunFactory:
+def batch_cartpole(num_envs: int, compiled: bool, arrays: ArrayLibrary | None = None) -> RunFactory:
     """One step at a time, with same-step auto-reset and actions as tensors."""
-    simulator = make_native("CartPole-v1", num_envs, compile=compiled)
+    simulator = make_native("CartPole-v1", num_envs, compile=compiled, arrays=arrays)
     env = BatchedVectorEnv(simulator, autoreset_mode="same_step")
     env.reset(seed=0)
     yield play(env.tensor_step, torch.from_numpy(discrete(num_envs)))

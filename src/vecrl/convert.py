@@ -1,6 +1,7 @@
 """Converts environments of one dialect to another.
 
-Nothing is copied: the same workers or tensors get another interface. This module does not know how a dialect steps.
+Nothing is copied: the same workers or tensors get another interface. TorchRL's environments count as TensorDict
+environments. This module does not know how a dialect steps.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from .classic import BaseEnv as ClassicEnv
-from .engine.infos import InfoDict
 from .engine.pool import Pool
 from .engine.simulator import BatchSimulator, BatchStep, ResetOptions
-from .envs import EnvBase
+from .engine.space_layout import describe
+from .engine.transition import Transition
+from .envs import EnvBase, SimulatorEnv
+from .envs.adapters import adapt_env
 from .envs.keys import Key
 from .envs.seed_chain import seed_chain
 from .envs.utils import single_observation_key
 from .errors import SpaceError
-from .simulators.heterogeneous import AnySpace
+from .simulators.heterogeneous import OBS, REWARD, AnySpace
 from .specs import OneHot
 from .specs.convert import space_from_spec
 from .vector import VectorEnv
@@ -54,6 +56,7 @@ class EnvBatch:
     checks_actions = True  # rows of one-hot actions are allowed too; see `BatchSimulator`
 
     def __init__(self, env: EnvBase, observation: Key | None = None):
+        env = adapt_env(env)
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected a TensorDict environment (EnvBase), got {env!r:.80}.")
         if env.ndim != 1:
@@ -173,16 +176,17 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
 
 
 def to_vector(
-    env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any
+    env: EnvBase | BaseVenv | gymnasium.Env[Any, Any], *, observation: Key | None = None, **kwargs: Any
 ) -> VectorEnv | BatchedVectorEnv:
-    """Converts a TensorDict environment, or one of `vecrl.venv`, to a vector environment (dialect 1).
+    """Converts a TensorDict environment, one of `vecrl.venv`, or a single one to a vector environment (dialect 1).
 
     Args:
         env: a TensorDict environment with batch size (n,) and done flags at the root; its tensors become the rows. Or
-            an environment of `vecrl.venv`; the `VectorEnv` takes over its workers, so do not use `env` any more.
+            an environment of `vecrl.venv`; the `VectorEnv` takes over its workers, so do not use `env` any more. Or a
+            single gymnasium environment, which becomes the only one of a `VectorEnv`.
         observation: the key of the observation, if there are several entries.
         kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`; for the
-            workers of a `vecrl.venv` only `autoreset_mode`.
+            workers of a `vecrl.venv` only `autoreset_mode`; those of `VectorEnv` for a single environment.
 
     Raises:
         SpaceError: `env` has several observations, actions or groups, of which a vector environment has one; or its
@@ -196,9 +200,11 @@ def to_vector(
     ((2, 4), MultiDiscrete([2 2]))
     >>> vector.close()
     """
+    if isinstance(env, gymnasium.Env):
+        return VectorEnv([lambda: env], **kwargs)
     if not isinstance(env, BaseVenv):
         return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
-    pool = _pool_of(env)
+    pool = pool_of(env)
     if isinstance(pool, SimulatorPool):
         return BatchedVectorEnv(pool.simulator, **kwargs)
     first_space = pool.worker_info.observation_space
@@ -207,13 +213,74 @@ def to_vector(
         for info in pool.worker_infos
     ):
         raise SpaceError("Expected environments with equal spaces for a vector environment, got different ones.")
-    return VectorEnv.from_pool(pool, **kwargs)
+    return VenvVectorEnv.from_pool(pool, **kwargs)
 
 
-def _pool_of(env: BaseVenv) -> Pool | SimulatorPool:
+class VenvVectorEnv(VectorEnv):
+    """A vector environment over the workers of an environment with ids.
+
+    These workers also accept observations that their spaces do not declare, and rewards of several numbers, which this
+    dialect cannot return.
+
+    Raises:
+        SpaceError: `reset` or `step` got such an observation or reward.
+    """
+
+    def _after_reset(self, transition: Transition) -> None:
+        check_outputs(transition)
+        super()._after_reset(transition)
+
+    def _after_step(self, transition: Transition) -> None:
+        check_outputs(transition)
+        super()._after_step(transition)
+
+
+def check_outputs(transition: Transition) -> None:
+    """Raises a `SpaceError` if an environment of `vecrl.venv` returned what this dialect cannot return: an observation
+    that differs from its space, or a reward of several numbers."""
+    for infos in (transition.infos, transition.final_infos):
+        for env_id, info in infos.items() if infos.dicts else ():
+            if OBS in info:
+                raise SpaceError(
+                    f"Expected observations of {transition.layout.space}, got {describe(info[OBS])} from environment "
+                    f"{env_id}. Return what observation_space declares, or declare what is returned."
+                )
+            if REWARD in info:
+                raise SpaceError(
+                    f"Expected a number as the reward, got {info[REWARD]} from environment {env_id}. Return one "
+                    "number, such as the sum, and the others in the info."
+                )
+
+
+def pool_of(env: object, observation: Key | None = None) -> Pool | SimulatorPool:
+    """Returns the pool that steps the environments of a vector environment of any dialect.
+
+    Args:
+        env: as for `to_venv`, but no single gymnasium environment.
+        observation: the key of the observation of a TensorDict environment, if there are several entries.
+
+    Raises:
+        SpaceError: `env` is a `VectorEnvWrapper`, has several observations, actions or groups, or is a `TorchWrapper`
+            that changes actions.
+        TypeError: `env` is none of these, or is a simulator that lacks a method of `BatchSimulator`.
+    """
+    env = _without_torch_wrappers(env)
     if isinstance(env, VectorEnvWrapper):
         raise SpaceError(f"Expected a vector environment without wrappers, got {env!r}. Give its `venv`.")
-    return env._pool
+    if isinstance(env, BaseVenv | VectorEnv | SyncVectorEnv):
+        return env._pool
+    if isinstance(env, SingleEnvOfBatch | BatchedVectorEnv):
+        env = env.simulator
+    if isinstance(env, EnvBase):
+        env = EnvBatch(env, observation)
+    if isinstance(env, BatchSimulator):
+        return SimulatorPool(env)
+    if hasattr(env, "step") and hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
+        require(env, ALL_NAMES)
+    raise TypeError(
+        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. For another library's vector environment, "
+        "pass the functions that create its environments to a class of vecrl.venv."
+    )
 
 
 def _without_torch_wrappers(env: object) -> object:
@@ -235,8 +302,8 @@ def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> Ba
     Args:
         env: a `VectorEnv`, `AsyncVectorEnv` or `SyncVectorEnv` (which can then be stepped asynchronously); a
             `BatchedVectorEnv`, a `BatchSimulator` or a TensorDict environment with batch size (n,); a `TorchWrapper`
-            around any of these; a single gymnasium environment; or an environment of `vecrl.venv`, which is returned
-            unchanged.
+            around any of these; a single gymnasium environment, or gymnasium's `SyncVectorEnv`, the environments of
+            which are stepped without it; or an environment of `vecrl.venv`, which is returned unchanged.
         observation: the key of the observation of a TensorDict environment, if there are several entries.
         kwargs: `wait_num`, `timeout` and `stack_dicts` for environments with workers, see `BaseVectorEnv`.
 
@@ -250,25 +317,15 @@ def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> Ba
     (2, 4)
     >>> venv.close()
     """
-    env = _without_torch_wrappers(env)
-    if isinstance(env, SingleEnvOfBatch | BatchedVectorEnv):
-        env = env.simulator
+    env = adapt_env(_without_torch_wrappers(env))
     if isinstance(env, BaseVenv):
         return env
-    if isinstance(env, VectorEnv | SyncVectorEnv):
-        return PoolVenv(env._pool, **kwargs)
-    if isinstance(env, gymnasium.Env):
+    if isinstance(env, gymnasium.Env) and not isinstance(env, SingleEnvOfBatch):
         return DummyVectorEnv([lambda: env], **kwargs)
-    if isinstance(env, EnvBase):
-        return BatchedVenv(EnvBatch(env, observation), **kwargs)
-    if isinstance(env, BatchSimulator):
-        return BatchedVenv(env, **kwargs)
-    if hasattr(env, "step") and hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
-        require(env, ALL_NAMES)
-    raise TypeError(
-        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. For another library's vector environment, "
-        "pass the functions that create its environments to a class of vecrl.venv."
-    )
+    if isinstance(env, gymnasium.vector.SyncVectorEnv):
+        return DummyVectorEnv([lambda single_env=single_env: single_env for single_env in env.envs], **kwargs)
+    pool = pool_of(env, observation)
+    return BatchedVenv(pool.simulator, **kwargs) if isinstance(pool, SimulatorPool) else PoolVenv(pool, **kwargs)
 
 
 class PoolVenv(BaseVenv):
@@ -280,28 +337,14 @@ class PoolVenv(BaseVenv):
         self._init_over_pool(pool, wait_num, timeout, stack_dicts, call_env_seed=False)
 
 
-class TensorToNumpyWrapper(gymnasium.Wrapper):
-    """Wraps a single environment that takes and returns tensors into one that takes and returns arrays and numbers."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, InfoDict]:
-        """Resets the environment and returns the observation as an array, and the info."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return obs.numpy(force=True), info
-
-    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, InfoDict]:
-        """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
-        obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
-        return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info
-
-
 def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
     """Converts an environment of any other dialect to a TensorDict environment (dialect 3).
 
     Args:
         env: a gymnasium environment, a vector environment (of dialect 1 or of gymnasium), a `TorchWrapper` around any
-            of these, an environment with ids (dialect 2; do not use it any more), a classic one (dialect 4), or an
-            `EnvBase`, which is returned unchanged.
-        kwargs: those of `GymWrapper`, or of `ClassicWrapper`.
+            of these, a `BatchSimulator`, an environment with ids (dialect 2; do not use it any more), a classic one
+            (dialect 4), or an `EnvBase`, which is returned unchanged.
+        kwargs: those of `GymWrapper`; of `SimulatorEnv` for a batched simulator; or of `ClassicWrapper`.
 
     Raises:
         SpaceError: `env` is a `TorchWrapper` that changes actions, which actions from TensorDicts would bypass.
@@ -312,15 +355,20 @@ def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
     torch.Size([2])
     """
     if isinstance(env, BaseVenv):
-        pool = _pool_of(env)
+        pool = pool_of(env)
         if isinstance(pool, SimulatorPool) and isinstance(pool.simulator, EnvBatch):
             return pool.simulator.env
         env = to_vector(env)
+    env = adapt_env(env)
     if isinstance(env, EnvBase):
         return env
     env = _without_torch_wrappers(env)
     if isinstance(env, SingleEnvOfBatch):
-        env = TensorToNumpyWrapper(env)
+        return SimulatorEnv(env.simulator, batch_size=(), **kwargs)
+    if isinstance(env, BatchedVectorEnv) and env.num_episodes is None:
+        return SimulatorEnv(env.simulator, **kwargs)
+    if isinstance(env, BatchSimulator):
+        return SimulatorEnv(env, **kwargs)
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):
         from .envs.libs.gym import GymWrapper
 
@@ -329,7 +377,6 @@ def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
         from .classic import from_classic
 
         return from_classic(env, **kwargs)
-    raise TypeError(
-        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. "
-        "Wrap a BatchSimulator in BatchedVectorEnv first."
-    )
+    if hasattr(env, "step") and hasattr(env, "num_envs"):
+        require(env, ALL_NAMES)
+    raise TypeError(f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. Make one of these.")

@@ -118,7 +118,7 @@ MAX_IDS = 16  # more consecutive ids than these are abbreviated in messages
 
 _ADVICE_BY_COMMAND = {
     "construct": "No environment was created, and no worker is left running.",
-    "close": "All environments and workers are closed nevertheless.",
+    "close": "The pool is closed nevertheless.",
 }
 
 

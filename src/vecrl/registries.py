@@ -5,10 +5,13 @@ The registries of simulators and of backends are of this class. This module must
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
 E = TypeVar("E")
+MAX_LISTED = 100  # names in a message
 
 
 class Registry(dict[str, E], Generic[E]):
@@ -79,3 +82,44 @@ class Registry(dict[str, E], Generic[E]):
                 f"Expected the import of {source} to register the {self.noun} {point.name!r}, got none of this name. "
                 "Register it when the module is imported."
             )
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """Returns the candidates that are similar to a name, the most similar one first; upper and lower case are equal.
+
+    >>> nearest("cartpole-v1", ["Acrobot-v1", "CartPole-v0", "CartPole-v1"])
+    ['CartPole-v1', 'CartPole-v0']
+    """
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    return [by_lower[match] for match in get_close_matches(name.lower(), by_lower, count, cutoff=0.7)]
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Returns a sentence with similar names and a space after it, for error messages; "" if there are none."""
+    text = ", ".join(names)
+    return f"Did you mean {text}? " if text else ""
+
+
+def check_name(kind: str, name: object, names: Iterable[str], error: type[Exception] = ValueError) -> None:
+    """Raises an error unless a name is known; the message has similar names, or all if there are none.
+
+    Args:
+        kind: what the names are of, such as "a game of Procgen".
+        name: the name.
+        names: the known names; at most `MAX_LISTED` are listed.
+        error: the class of the error.
+
+    >>> check_name("a game", "chss", ["chess", "go"])
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected the name of a game, got 'chss'. Did you mean chess?
+    >>> check_name("a game", "poker", ["chess", "go"])
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected the name of a game, got 'poker'. There are chess, go.
+    """
+    names = list(names)
+    if name not in names:
+        more = ", …" if len(names) > MAX_LISTED else ""
+        advice = did_you_mean(nearest(str(name), names)) or f"There are {', '.join(names[:MAX_LISTED])}{more}."
+        raise error(f"Expected the name of {kind}, got {name!r}. {advice.rstrip()}")

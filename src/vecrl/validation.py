@@ -96,3 +96,41 @@ def check_callables(expected: str, functions: Iterable[object], advice: str) -> 
     for index, function in enumerate(functions):
         if not callable(function):
             raise SpaceError(f"Expected {expected}, got {type(function).__name__} as item {index}. {advice}")
+
+
+def check_seeds(seeds: Iterable[int | None]) -> None:
+    """Raises a `SpaceError` unless each seed is None or at least 0 and less than 2**64.
+
+    >>> check_seeds([3, None, -1])
+    Traceback (most recent call last):
+        ...
+    vecrl.errors.SpaceError: Expected seeds of at least 0 and less than 2**64, got -1.
+    """
+    for seed in seeds:
+        if seed is not None and not 0 <= seed < 2**64:
+            raise SpaceError(f"Expected seeds of at least 0 and less than 2**64, got {seed!r}.")
+
+
+def check_discrete(actions: Any, space: Any, owner: str, ids: Any = None) -> None:
+    """Raises a `SpaceError` unless all actions are elements of a Discrete space.
+
+    Args:
+        actions: integers `[m]`, an array or a tensor.
+        space: the space.
+        owner: the name of the simulator in the message.
+        ids: `[m]`, the environments; None for 0 to m - 1.
+
+    >>> from gymnasium.spaces import Discrete
+    >>> check_discrete(np.array([0, 7]), Discrete(2), "CartPole-v1")
+    Traceback (most recent call last):
+        ...
+    vecrl.errors.SpaceError: Expected actions from 0 to 1 for CartPole-v1, got [7] for the environments [1].
+    """
+    low, high = int(space.start), int(space.start + space.n) - 1
+    outside = (actions < low) | (actions > high)
+    if outside.any():
+        rows = [row for row, is_outside in enumerate(outside.tolist()) if is_outside][:5]
+        values, env_ids = [int(actions[row]) for row in rows], [int(row if ids is None else ids[row]) for row in rows]
+        raise SpaceError(
+            f"Expected actions from {low} to {high} for {owner}, got {values} for the environments {env_ids}."
+        )

@@ -12,6 +12,7 @@ from tests.fixtures.classic_envs import EndingEnv
 
 from vecrl.classic import Config, GymEnv
 from vecrl.errors import SpaceError
+from vecrl.simulators.registry import register, unregister
 
 
 def test_spaces_as_dicts() -> None:
@@ -23,7 +24,9 @@ def test_spaces_as_dicts() -> None:
     assert GymEnv.get_space_info(spaces.Discrete(4, start=2))["start"] == 2
     many = GymEnv.get_space_info(spaces.MultiDiscrete([2, 5]))
     assert (many["shape"], many["dtype"], many["n"].tolist()) == ((2,), "int", [2, 5])
-    for other in (spaces.MultiBinary(3), spaces.Dict(a=spaces.Discrete(2)), spaces.Text(3)):
+    switches = GymEnv.get_space_info(spaces.MultiBinary(3))
+    assert (switches["shape"], switches["dtype"], switches["n"].tolist()) == ((3,), "int", [2, 2, 2])
+    for other in (spaces.Dict(a=spaces.Discrete(2)), spaces.Text(3)):
         with pytest.raises(SpaceError, match="FlattenObservation"):
             GymEnv.get_space_info(other)
 
@@ -139,8 +142,11 @@ def test_unsupported_environments_are_closed() -> None:
         def close(self) -> None:
             closed.append("yes")
 
-    with pytest.raises(SpaceError, match="flattens observations"):
-        GymEnv("Blackjack-v1", [Closing])
+    class Speaking(Closing):
+        action_space = spaces.Text(3)  # type: ignore[assignment]
+
+    with pytest.raises(SpaceError, match="Convert it to one of these: wrappers"):
+        GymEnv("CartPole-v1", [Speaking])
     with pytest.raises(SpaceError, match="finite bounds"):
         GymEnv("CartPole-v1", [Closing], fixed_normalize_states=True)
     assert closed == ["yes", "yes"]
@@ -205,3 +211,54 @@ def test_the_config_holds_all_options(tmp_path: Any) -> None:
     assert (config.env.action_info.shape, config.env.action_info.dtype) == ((1,), "continuous")
     config.save(tmp_path / "config.yaml")
     assert Config.load(tmp_path / "config.yaml") == config
+
+
+def test_names_with_a_prefix_are_of_any_simulator() -> None:
+    plain, prefixed = GymEnv("CartPole-v1", seed=3), GymEnv("gym::CartPole-v1", seed=3)
+    np.testing.assert_array_equal(plain.reset(), prefixed.reset())
+    np.testing.assert_array_equal(plain.step(1)[0], prefixed.step(1)[0])
+    assert (plain.simulator, prefixed.simulator) == ("gymnasium", "gym")
+    batched = GymEnv("native::Pendulum-v1", seed=3, max_episode_steps=2)
+    assert batched.simulator == "native"
+    assert batched.reset().dtype == np.float32
+    state, reward, done, _ = batched.step([0.5])
+    assert (type(state), state.shape, type(reward), done) == (np.ndarray, (3,), float, False)
+    assert batched.step([0.5])[2:] == (True, {"TimeLimit.truncated": True})
+
+
+def test_prefixes_with_a_maker_only_raise() -> None:
+    register("only-maker", lambda name, **kwargs: None)
+    try:
+        with pytest.raises(SpaceError, match="'only-maker', which has only a maker"):
+            GymEnv("only-maker::x")
+    finally:
+        unregister("only-maker")
+
+
+def test_observations_in_containers_are_flattened() -> None:
+    env = GymEnv("Blackjack-v1", seed=1)
+    assert env.get_state_info()["shape"] == (32 + 11 + 2,)
+    bare = gymnasium.make("Blackjack-v1")
+    expected = spaces.flatten(bare.observation_space, bare.reset(seed=1)[0])
+    np.testing.assert_array_equal(env.reset(), expected)
+
+
+def test_actions_in_containers_are_one_vector() -> None:
+    parts = [spaces.Discrete(2, start=5), spaces.MultiDiscrete([2, 3]), spaces.Box(-9, 9, (2, 1))]
+    received: list[Any] = []
+
+    class Taking(gymnasium.Wrapper[Any, Any, Any, Any]):
+        action_space = spaces.Dict(choices=spaces.Tuple(parts[:2]), z=parts[2])  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            received.append(action)
+            return self.env.step(0)
+
+    env = GymEnv("CartPole-v1", [Taking], seed=0)
+    env.reset()
+    assert env.get_action_info()["shape"] == (2 + 5 + 2,)
+    env.step([0.3, 0.1, 1, 2, 0, 7, 1, -40, 2.5])
+    assert received[0]["choices"][0] == 5
+    assert received[0]["choices"][1].tolist() == [1, 1]
+    assert received[0]["z"].tolist() == [[-9.0], [2.5]]
+    assert env.env.env.action_space.contains(received[0])

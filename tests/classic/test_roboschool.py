@@ -10,8 +10,13 @@ import pytest
 from tests.fixtures.classic_envs import EndingEnv
 
 from vecrl.classic import Config, RoboschoolEnv
-from vecrl.classic.roboschool import SIMULATOR_SOURCES
 from vecrl.errors import VersionError
+from vecrl.simulators.roboschool import SIMULATOR_SOURCES
+
+
+@pytest.fixture(autouse=True)
+def _no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VECRL_PYTHON_ROBOSCHOOL", raising=False)
 
 
 @pytest.fixture

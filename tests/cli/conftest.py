@@ -14,8 +14,18 @@ from typer.testing import CliRunner
 
 from vecrl.cli.app import app
 
-ODD = ["Valid", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
-ODD += ["Unmakeable", "Spaceless", "NoObservationSpace", "Exiting", "Stuck", "Unclosable", "Noisy"]
+ODD = ["Valid", "NewActionSpace", "Fast", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
+ODD += [
+    "Unmakeable",
+    "Spaceless",
+    "NoObservationSpace",
+    "Exiting",
+    "Stuck",
+    "Unclosable",
+    "Noisy",
+    "NestedDtype",
+    "NestedKeys",
+]
 
 
 @dataclass

@@ -3,17 +3,23 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
 from tests.cli.conftest import frames_of
+from tests.fixtures.invalid_envs import Unseeded
+from tests.fixtures.nested_simulators import NestedBatch
+from tests.fixtures.walk_envs import NestedWalk
 
 from vecrl.cli import main
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.simulators import registry
 from vecrl.simulators.native import make_native
+from vecrl.vector import VectorEnv, make_vector_env
 
 
 def test_help_is_fast():
@@ -54,11 +60,94 @@ def test_the_script_finds_modules_in_the_working_directory(tmp_path):
 # ---------------------------------------------------------------------- envs
 
 
-def test_envs_lists_available_and_missing_simulators(vecrl):
+def missing_names():
+    raise AssertionError("called for a library that is missing")
+
+
+def broken_names():
+    print("a greeting of the library")
+    raise SystemExit("libworlds.so has the wrong version\nand more")
+
+
+@pytest.fixture
+def libraries():
+    """Registers the simulators of a missing, a broken and an installed library."""
+    registry.register("gone", make_batch=print, extra="gone", requires=["no_such_library.part"], names=missing_names)
+    registry.register("broken", make_batch=print, summary="worlds", requires=["json"], names=broken_names)
+    registry.register("good", make_batch=print, summary="games", requires=["json"], names=lambda: "xy", example="x")
+    yield
+    for prefix in ("gone", "broken", "good"):
+        registry.unregister(prefix)
+
+
+def test_envs_lists_available_and_missing_simulators(vecrl, libraries):
     answer = vecrl("envs")
     assert answer.code == 0
-    for text in ("gym::", "native::", "brax::", "CartPole-v1"):
-        assert text in answer.out
+    rows = {line.split()[0]: line.split() for line in answer.out.splitlines()}
+    assert rows["gym::"][2] == "CartPole-v1"
+    assert rows["native::"][:3] == ["native::", "5", "native::CartPole-v1"]
+    assert rows["gone::"] == ["gone::", "–", "pip", "install", '"vecrl[gone]"']
+    assert " ".join(rows["broken::"]).startswith("broken:: – error worlds: SystemExit: libworlds.so has the wrong")
+    assert rows["good::"] == ["good::", "2", "good::x", "games"]
+    assert "greeting" not in answer.out
+
+
+def test_envs_can_list_only_what_is_installed(vecrl, libraries):
+    answer = vecrl("envs", "--installed")
+    assert "good::x" in answer.out
+    assert "gone::" not in answer.out
+    assert "broken::" not in answer.out
+    assert vecrl("envs", "--prefix", "gone").out == (
+        'Error: no_such_library.part is not installed: pip install "vecrl[gone]"\n'
+    )
+
+
+def test_envs_prints_each_row_when_it_is_found(monkeypatch, vecrl):
+    """The names of the last prefix are asked for when the first row is printed."""
+    from vecrl.cli import list_envs
+
+    printed = []
+    monkeypatch.setattr(list_envs, "_print_row", lambda width, prefix, *_: printed.append(prefix))
+    registry.register("last", make_batch=print, names=lambda: printed.append("names of last") or ())
+    try:
+        assert vecrl("envs").code == 0
+    finally:
+        registry.unregister("last")
+    assert printed[0] == "prefix"
+    assert printed[-2:] == ["names of last", "last::"]
+    assert "gym::" in printed[:-2]
+
+
+@pytest.mark.parametrize("command", ["check", "rollout", "bench"])
+def test_commands_without_a_name_show_examples(vecrl, libraries, command):
+    answer = vecrl(command)
+    assert answer.code == 2
+    assert f"\n  vecrl {command} CartPole-v1\n" in answer.out
+    assert f"\n  vecrl {command} good::x\n" in answer.out
+    assert "gone" not in answer.out
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "text"),
+    [
+        ("check", "native::cartpole-v1", "Did you mean native::CartPole-v1?"),
+        ("rollout", "native::MountainCarContinous-v0", "Did you mean native::MountainCarContinuous-v0, native::Mount"),
+        ("bench", "natve::CartPole-v1", "Did you mean native::?"),
+        ("rollout", "dmc-cartpole-swingup", "Did you mean dmc::cartpole-swingup?"),
+        ("rollout", "Cartpole-v1", "Did you mean: `CartPole`?"),  # by gymnasium
+    ],
+)
+def test_unknown_names_get_similar_ones(vecrl, command, name, text):
+    answer = vecrl(command, name)
+    assert answer.code == 1
+    assert text in answer.out
+    assert answer.out.count("Did you mean") == 1
+
+
+def test_errors_of_known_names_have_no_suggestion(vecrl):
+    answer = vecrl("rollout", "native::CartPole-v1", "--env-arg", "foo=1")
+    assert answer.code == 1
+    assert "Did you mean" not in answer.out
 
 
 def test_envs_lists_a_prefix(vecrl):
@@ -70,7 +159,9 @@ def test_envs_lists_a_prefix(vecrl):
 # ---------------------------------------------------------------------- check
 
 
-@pytest.mark.parametrize("env", ["Odd/Valid-v0", "CartPole-v1", "native::MountainCarContinuous-v0"])
+@pytest.mark.parametrize(
+    "env", ["Odd/Valid-v0", "Odd/NewActionSpace-v0", "CartPole-v1", "native::MountainCarContinuous-v0"]
+)
 def test_check_passes_valid_environments(vecrl, odd, env):
     answer = vecrl("check", env, "--render")
     assert answer.code == 0, answer.out
@@ -82,6 +173,8 @@ def test_check_passes_valid_environments(vecrl, odd, env):
     ("env", "texts"),
     [
         ("WrongDtype", ["float32", "float64", "Return observations as float32"]),
+        ("NestedDtype", ["float32 at ['pair'][0]", "float64", "Return observations as float32"]),
+        ("NestedKeys", ["keys ['pair']", "{other: int64 []}", "Return all declared keys"]),
         ("OutOfBounds", ["[-1, 1] at (0,)", "Widen the bounds"]),
         ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
         ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
@@ -182,6 +275,43 @@ def test_random_actions_ignore_observations(vecrl, tmp_path):
     assert video.stat().st_size > 0
 
 
+def test_videos_are_as_short_as_episodes(vecrl, odd, tmp_path):
+    """Observations are float64, and the policy has no normalization."""
+    sizes = {"obs_length": 4, "act_length": 1}
+    SavedPolicy("InvertedPendulum-v5", "Linear(obs_length, act_length)", sizes, torch.zeros(5)).save(tmp_path / "p.pt")
+    played = ["--policy", tmp_path / "p.pt", "--episodes", 1, "--max-steps", 3, "--video", tmp_path / "v.mp4"]
+    answer = vecrl("rollout", "InvertedPendulum-v5", *played)
+    assert answer.code == 0, answer.out
+    assert len(frames_of(tmp_path / "v.mp4")[0]) == 4
+
+
+def test_policies_of_nested_spaces(vecrl, tmp_path):
+    short = ["--generations", 1, "--popsize", 2, "--test-episodes", 1, "--no-video", "--out", tmp_path]
+    answer = vecrl("evolve", "Blackjack-v1", *short)
+    assert answer.code == 0, answer.out
+    best, video = tmp_path / "Blackjack-v1-1" / "best.pt", tmp_path / "v.mp4"
+    description = "[0]: Discrete(32); [1]: Discrete(11); [2]: Discrete(2)"
+    assert SavedPolicy.load(best).spaces == {"observations": description, "actions": "Discrete(2)"}
+    answer = vecrl("rollout", "Blackjack-v1", "--policy", best, "--episodes", 2, "--video", video)
+    assert answer.code == 0, answer.out
+    assert frames_of(video)[0].std() > 1
+    answer = vecrl("rollout", "CartPole-v1", "--policy", best)
+    assert answer.code == 1
+    assert "obs_length 45, as Blackjack-v1 has, got CartPole-v1 with obs_length 4." in answer.out
+
+
+def test_nested_actions_are_random(vecrl):
+    gymnasium.register("Nested/Walk-v0", NestedWalk)
+    try:
+        answer = vecrl("rollout", "Nested/Walk-v0", "--episodes", 3, "--seed", 1)
+        timed = vecrl("bench", "Nested/Walk-v0", "--backend", "serial", "--envs", 2, "--seconds", 0.05)
+    finally:
+        del gymnasium.registry["Nested/Walk-v0"]
+    assert answer.code == 0, answer.out
+    assert "random actions: 3 episodes" in answer.out
+    assert timed.code == 0, timed.out
+
+
 @pytest.mark.parametrize(
     ("option", "name"), [("--video", "v.gif"), ("--video", "v.txt"), ("--video", "v"), ("--plot", "p.pdf")]
 )
@@ -227,19 +357,65 @@ def test_bench_prints_the_call_to_copy(vecrl, env):
     assert answer.code == 0, answer.out
     call = answer.out.strip().splitlines()[-1].strip()
     if "native" in env:
-        from vecrl.vector.factory import make_vector_env
-
         made = eval(call, {"make_vector_env": make_vector_env})
         assert made.num_envs in (1, 3)
     else:
-        import gymnasium
-
-        from vecrl.vector import VectorEnv
-
         made = eval(call, {"VectorEnv": VectorEnv, "gymnasium": gymnasium})
         assert made.num_envs in (1, 3, 2, 6)
         assert "processes" in answer.out
     made.close()
+
+
+class Silent(gymnasium.Env):
+    """Renders a text."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def render(self):
+        return "text"
+
+
+def test_fast_environments_are_rendered_at_every_few_steps(vecrl, odd, tmp_path):
+    answer = vecrl("rollout", "Odd/Fast-v0", "--episodes", 1, "--video", tmp_path / "v.mp4")
+    assert "(return 10)" in answer.out
+    frames, rate = frames_of(tmp_path / "v.mp4")
+    assert (len(frames), rate) == (4, 25)  # after 0, 4, 8 and all 10 steps
+    assert abs(frames[-1].mean() - 200) < 12
+
+
+def test_the_reason_for_no_images_is_that_of_the_registry(vecrl, tmp_path):
+    registry.register(
+        "mine", env_fn=lambda name, **kwargs: partial(Silent, **kwargs), limits={"pixels": "it has words"}
+    )
+    try:
+        answer = vecrl("rollout", "mine::anything", "--video", tmp_path / "v.mp4")
+    finally:
+        registry.unregister("mine")
+    assert answer.code == 1
+    assert "got 'mine::anything': it has words. Omit the video." in " ".join(answer.out.split())
+
+
+def test_environments_without_images_are_refused_before_the_episodes(vecrl, tmp_path, monkeypatch):
+    from vecrl.cli.rollout import RolloutCommand
+
+    episodes: list[int] = []
+    monkeypatch.setattr(RolloutCommand, "_evaluate", lambda *_: episodes.append(1))
+    registry.register("mine", env_fn=lambda name, **kwargs: partial(Silent, **kwargs))
+    try:
+        answer = vecrl("rollout", "mine::anything", "--video", tmp_path / "v.mp4")
+    finally:
+        registry.unregister("mine")
+    assert answer.code == 1
+    text = " ".join(answer.out.split())
+    assert "Expected an environment that renders images (render_mode 'rgb_array'), got str" in text
+    assert not episodes
+    assert not list(tmp_path.iterdir())
 
 
 def test_bench_prints_results_before_an_interrupt(vecrl, monkeypatch):
@@ -259,6 +435,32 @@ def test_bench_prints_results_before_an_interrupt(vecrl, monkeypatch):
     assert answer.out.count("serial") >= 1
 
 
+def test_bench_prints_the_call_for_a_registered_simulator(vecrl):
+    registry.register("mine", env_fn=lambda name, **kwargs: partial(gymnasium.make, name, **kwargs))
+    try:
+        answer = vecrl("bench", "mine::CartPole-v1", "--backend", "serial", "--envs", 2, "--seconds", 0.05)
+        assert answer.code == 0, answer.out
+        call = answer.out.strip().splitlines()[-1].strip()
+        assert call == "make_vector_env('mine::CartPole-v1', num_envs=2, backend='serial')"
+        with eval(call, {"make_vector_env": make_vector_env}) as made:
+            assert (made.num_envs, made.env.spec.id) == (2, "CartPole-v1")
+    finally:
+        registry.unregister("mine")
+
+
+def test_limits_of_a_simulator_are_no_mismatches(vecrl):
+    """Without the limit, the check of seeds fails."""
+    limits = {"seeds": "the game draws its own numbers"}
+    for given, code in ((limits, 0), ({}, 1)):
+        registry.register("mine", env_fn=lambda name, **_: Unseeded, limits=given)
+        try:
+            answer = vecrl("check", "mine::anything")
+        finally:
+            registry.unregister("mine")
+        assert answer.code == code, answer.out
+        assert answer.out.count("the game draws its own numbers") == 4 * len(given)
+
+
 def test_registered_batched_simulators_can_be_checked(vecrl):
     """The checks run in a worker, which has not registered the prefix."""
     registry.register("mine", make_batch=lambda name, num_envs, **_: make_native("CartPole-v1", num_envs))
@@ -267,3 +469,22 @@ def test_registered_batched_simulators_can_be_checked(vecrl):
     finally:
         registry.unregister("mine")
     assert answer.code == 0, answer.out
+
+
+def test_every_command_takes_nested_batched_simulators(vecrl, tmp_path):
+    registry.register("nested", make_batch=lambda name, num_envs, infos, **kwargs: NestedBatch(num_envs, **kwargs))
+    try:
+        checked = vecrl("check", "nested::any", "--render")
+        timed = vecrl("bench", "nested::any", "--envs", 2, "--seconds", 0.05)
+        short = ["--generations", 1, "--popsize", 2, "--test-episodes", 1, "--out", tmp_path]
+        solved = vecrl("evolve", "nested::any", *short)
+        (run,) = tmp_path.glob("nested*")
+        played = vecrl("rollout", "nested::any", "--policy", run / "best.pt", "--episodes", 2)
+        drawn = vecrl("rollout", "nested::any", "--episodes", 2, "--video", tmp_path / "v.mp4")
+    finally:
+        registry.unregister("nested")
+    for answer in (checked, timed, solved, played, drawn):
+        assert answer.code == 0, answer.out
+    assert "{position: float32 [2], clock: (int64 [], {seed: int64 [1]}), bits: int8 [3]}" in checked.out
+    assert "saved policy: 2 episodes" in played.out
+    assert frames_of(run / "best.mp4")[0].shape[1:] == frames_of(tmp_path / "v.mp4")[0].shape[1:] == (4, 6, 3)

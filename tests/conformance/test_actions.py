@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "missing key": ("dict", {"inner": {"image": np.zeros((3, 2, 2)), "number": np.zeros(3)}}, "'pair'"),
     "no dict": ("dict", np.zeros(3), "Expected"),
     "short tuple": ("tuple", (np.zeros(3, int),), r"\[1\]"),
-    "too few words": ("text", ("a", "b"), "3 elements"),
+    "too few words": ("text", ("a", "b"), "3 actions.*got 2"),
 }
 
 

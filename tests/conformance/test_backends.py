@@ -15,7 +15,7 @@ from tests.fixtures.gym_envs import CountingEnv, counting, noise
 from vecrl.engine.pool import Pool
 from vecrl.engine.transition import Transition
 from vecrl.vector import SyncVectorEnv, VectorEnv
-from vecrl.vector.vector_env import split_env_fns
+from vecrl.vector.env_fns import split_env_fns
 
 N = 5
 MODES = list(AutoresetMode)

@@ -135,3 +135,31 @@ def test_wrappers_forward_attributes():
     assert envs.num_envs == N
     assert envs.spec.id == "CartPole-v1"
     envs.close()
+
+
+def native_cart_pole(num_envs: int = 1, **options: Any) -> BatchedVectorEnv:
+    return make_vector_env("native::CartPole-v1", num_envs=num_envs, **options).env
+
+
+def make_in_threads(num_envs: int = 1) -> VectorEnv:
+    return VectorEnv(makers("CartPole-v1", num_envs), backend="threads", num_workers=2)
+
+
+@pytest.mark.parametrize("entry_point", [native_cart_pole, make_in_threads])
+def test_make_vec_takes_registered_vector_environments(entry_point, monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("vecrl/CartPole-v1", vector_entry_point=entry_point)
+    envs = wrappers.RecordEpisodeStatistics(gymnasium.make_vec("vecrl/CartPole-v1", num_envs=3))
+    assert envs.spec.id == "vecrl/CartPole-v1"
+    assert envs.reset(seed=1)[0].shape == (3, 4)
+    ended = [info["_episode"] for *_, info in (envs.step(np.ones(3, int)) for _ in range(12)) if "_episode" in info]
+    assert np.any(ended, 0).all()
+    envs.close()
+
+
+def test_envs_names_what_to_use_instead():
+    """gymnasium's SyncVectorEnv has the environments themselves."""
+    with VectorEnv(makers("CartPole-v1", 2)) as envs:
+        with pytest.raises(AttributeError, match=r"Use get_attr\(\"name\"\)"):
+            _ = envs.envs
+        assert not hasattr(envs, "envs")

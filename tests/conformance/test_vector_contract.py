@@ -213,6 +213,9 @@ def test_invalid_factories_raise(name: str) -> None:
     environment: Any = CountingEnv(0)
     with pytest.raises(SpaceError, match=r"functions that make environments.*Give `lambda: gymnasium.make"):
         make([environment])
+    for other, advice in (("CartPole-v1", r"gymnasium\.make\('CartPole-v1'\)"), (CountingEnv, "function")):
+        with pytest.raises(SpaceError, match=rf"Expected a list of functions.*{advice}"):
+            make(other)
     with pytest.raises(WorkerError, match=r"environment 1 .*Expected a function that returns an environment, got None"):
         make([partial(CountingEnv, 0), lambda: None])
 

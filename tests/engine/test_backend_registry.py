@@ -25,7 +25,7 @@ from vecrl.envs import GymEnv, SerialEnv
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.testing import BackendConformance
 from vecrl.vector import RolloutWorkers, VectorEnv
-from vecrl.vector.vector_env import split_env_fns
+from vecrl.vector.env_fns import split_env_fns
 from vecrl.venv import DummyVectorEnv
 from vecrl.venv.base import BaseVectorEnv
 

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 from tests.fixtures.faulty_envs import FaultyEnv, raises, sleeps
 from tests.fixtures.pools import BACKENDS, make_pool
 
@@ -149,15 +150,19 @@ def test_invalid_calls_raise() -> None:
         pool.reset([1], ids=[0, 1])
     with pytest.raises(SpaceError, match="Expected 4 values"):
         pool.invoke("set", "x", [1])
-    with pytest.raises(SpaceError, match=r"Expected shape \(4,\)"):
+    with pytest.raises(SpaceError, match=r"Expected actions of shape \(4,\)"):
         pool.step(np.zeros(3, int))
     with pytest.raises(ValueError, match="at_least to be 1 or more, got 0"):
         pool.recv(at_least=0)
     for wait in (pool.wait, pool.recv, pool.invoke_wait):
         with pytest.raises(PendingError):
             wait()
+    pool.step_async(np.zeros(4, int))
+    with pytest.raises(PendingError, match="or reset all environments to drop them"):
+        pool.step(np.zeros(4, int))
+    pool.wait()
     assert pool.pending.tolist() == []
-    np.testing.assert_array_equal(pool.step(np.zeros(4, int)).reward, 1.0)
+    np.testing.assert_array_equal(pool.step(np.zeros(4, int)).reward, 2.0)
     pool.close()
     for use in (pool.reset, lambda: pool.step([0] * 4), lambda: pool.send([0], [0]), lambda: pool.invoke("render")):
         with pytest.raises(ClosedError, match="closed; make a new one"):
@@ -254,4 +259,26 @@ def test_concurrent_waits_raise() -> None:
     for thread in threads:
         thread.join()
     assert [type(error) for error in errors] == [PendingError]
+    pool.close()
+
+
+class Outer(gymnasium.Wrapper):
+    """A wrapper of this module; workers get it by value."""
+
+
+class OuterSubclass(Outer):
+    pass
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrappers_are_found_by_the_name_of_their_class(backend: str) -> None:
+    makers = [
+        lambda: gymnasium.make("CartPole-v1"),
+        lambda: OuterSubclass(gymnasium.make("CartPole-v1")),
+        lambda: TimeLimit(Outer(gymnasium.make("CartPole-v1")), 3),
+    ]
+    pool = make_pool(makers, backend)
+    assert pool.invoke("is_wrapped", f"{__name__}.Outer") == [False, True, True]
+    assert pool.invoke("is_wrapped", f"{__name__}.OuterSubclass", ids=[1, 2]) == [True, False]
+    assert pool.invoke("is_wrapped", "gymnasium.envs.classic_control.cartpole.CartPoleEnv") == [False] * 3
     pool.close()

@@ -104,12 +104,16 @@ def test_building_is_the_inverse_of_splitting(space: spaces.Space[Any]) -> None:
 @pytest.mark.parametrize(
     ("space", "batch", "text"),
     [
-        (spaces.Discrete(3), [0, 1], r"Expected shape \(3,\) at the root .environments first., got \(2,\)"),
+        (spaces.Discrete(3), [0, 1], r"Expected actions of shape \(3,\) at the root .environments first., got \(2,\)"),
         (spaces.Discrete(3), 1, r"got \(\)"),
-        (spaces.Discrete(3), [0.5, 1.0, 2.0], "Expected int64 at the root, got float64"),
+        (spaces.Discrete(3), [0.5, 1.0, 2.0], "Expected actions of dtype int64 at the root, got float64"),
         (spaces.Discrete(3), ["a", "b", "c"], "which does not cast safely"),
-        (spaces.Box(-1, 1, (2,)), np.zeros((3, 2), complex), "Expected float32 at the root, got complex128"),
-        (spaces.Text(3), ["a"], "Expected 3 elements at the root, one per environment, got 1"),
+        (
+            spaces.Box(-1, 1, (2,)),
+            np.zeros((3, 2), complex),
+            "actions of dtype float32 at the root, got complex128",
+        ),
+        (spaces.Text(3), ["a"], "Expected 3 actions at the root, one per environment, got 1"),
         (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [0, 1, 0]}, r"Expected \['a'\], got a dict with"),
         (spaces.Tuple((spaces.Discrete(2),) * 2), ([0, 1, 0],), r"Expected \[1\], got "),
         (spaces.Dict({"a": spaces.Discrete(2)}), 7, r"Expected \['a'\], got int '7' without it"),

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import nn
 
 from vecrl.envs import EnvBase, ParallelEnv, PendulumEnv, SerialEnv, check_env_specs
-from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
+from vecrl.envs.transforms import RewardSum, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.errors import LockedError, SpaceError
 from vecrl.specs import Categorical, Composite, TensorSpec, Unbounded
 
@@ -242,3 +243,132 @@ def test_copies_keep_their_specs_and_the_lock() -> None:
         assert isinstance(made.observation_spec, TensorSpec)
         assert made.observation_keys == env.observation_keys
         check_env_specs(made)
+
+
+class TestCompile:
+    """`compile=` of any class, with a stand-in for `torch.compile`, which takes seconds."""
+
+    @pytest.fixture
+    def compiled(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def compile_method(method: Any, **options: Any) -> Any:
+            def run(*args: Any) -> Any:
+                calls.append(options)
+                return method(*args)
+
+            return run
+
+        monkeypatch.setattr(torch, "compile", compile_method)
+        return calls
+
+    @pytest.mark.parametrize(
+        ("value", "options"), [(True, {}), ({"mode": "reduce-overhead"}, {"mode": "reduce-overhead"})]
+    )
+    def test_step_and_maybe_reset_is_compiled(self, compiled: list[Any], value: Any, options: dict[str, Any]) -> None:
+        env = Child(compile=value)
+        rollout = env.rollout(3, break_when_any_done=False)
+        assert compiled == [options, options]  # the last step needs no reset
+        assert (rollout == Child().rollout(3, break_when_any_done=False))["next", "done"].all()
+
+    def test_eager_undoes_it(self, compiled: list[Any]) -> None:
+        env = Child(compile=True)
+        assert env.eager() is env
+        env.rollout(3, break_when_any_done=False)
+        assert compiled == []
+        assert Child(compile=False).eager().rollout(3).shape == (2,)
+
+    def test_copies_are_compiled_too(self, compiled: list[Any]) -> None:
+        env = PendulumEnv(compile={"mode": "default"})
+        for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+            compiled.clear()
+            copied.rollout(2, break_when_any_done=False)
+            assert compiled == [{"mode": "default"}]
+
+    def test_transformed_environments_take_it(self, compiled: list[Any]) -> None:
+        env = TransformedEnv(Child(), StepCounter(), compile=True)
+        assert env.rollout(3, break_when_any_done=False)["step_count"].flatten().tolist() == [0, 1, 0]
+        assert len(compiled) == 2
+
+    def test_a_class_that_names_it_gets_it(self, compiled: list[Any]) -> None:
+        class Named(Child):
+            def __init__(self, compile: str) -> None:  # noqa: A002
+                super().__init__()
+                self.value = compile
+
+        assert Named(compile="mine").value == "mine"
+        assert "step_and_maybe_reset" not in vars(Named(compile="mine"))
+
+
+class ByNew(Parent):
+    """Reads its arguments in `__new__`, as environments for tests of TorchRL do."""
+
+    def __new__(cls, *args: Any, name: str = "", **kwargs: Any) -> Any:
+        env = super().__new__(cls, *args, _batch_locked=False, **kwargs)
+        vars(env)["name"] = name
+        return env
+
+    def __init__(self, name: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+def test_classes_may_define_new_with_any_arguments() -> None:
+    env = ByNew(name="mine", spec_locked=False)
+    assert (vars(env)["name"], env.batch_locked, env.is_spec_locked) == ("mine", False, False)
+    assert Parent().batch_locked
+    assert copy.deepcopy(env).rollout(2).shape == (2,)
+    batch = SerialEnv(2, ByNew, create_env_kwargs={"name": "mine", "spec_locked": False})
+    assert batch.rollout(2).shape == (2, 2)
+    batch.close()
+
+
+def test_base_env_is_a_keyword_of_transformed_environments() -> None:
+    base = Child()
+    env = TransformedEnv(base_env=base, transform=StepCounter())
+    assert env.base_env is base
+    assert env.rollout(2)["next", "step_count"].flatten().tolist() == [1, 2]
+
+
+class Recurrent(nn.Module):
+    """A policy with a memory, which makes its own primer."""
+
+    def __init__(self, key: str = "memory") -> None:
+        super().__init__()
+        self.key = key
+
+    def make_tensordict_primer(self) -> TensorDictPrimer:
+        return TensorDictPrimer({self.key: Unbounded((3,))})
+
+    def forward(self, td: TensorDict) -> TensorDict:
+        td["next", self.key] = td[self.key] + 1
+        return td.set("action", torch.zeros(*td.batch_size, 1))
+
+
+def test_environments_get_the_transforms_of_their_policy() -> None:
+    policy = nn.Sequential(Recurrent(), Recurrent("other"))
+    for make in (Child, lambda **options: SerialEnv(2, Child, **options)):
+        env = make(policy=policy)
+        names = [type(part).__name__ for part in env.transform]
+        assert names == ["InitTracker", "TensorDictPrimer", "TensorDictPrimer"]
+        rollout = env.rollout(2, policy)
+        assert (rollout[..., 1]["memory"] == 1).all()
+        assert rollout["other"].shape == (*env.batch_size, 2, 3)
+        env.close()
+
+
+def test_transforms_of_a_policy_are_added_once() -> None:
+    policy = Recurrent()
+    env = SerialEnv(2, lambda: Child(policy=policy), policy=policy)
+    assert type(env) is SerialEnv
+    assert type(Child(policy=lambda td: td)) is Child
+    assert len(TransformedEnv(env, StepCounter(), policy=nn.Sequential(policy, Recurrent("other"))).transform) == 2
+    env.close()
+
+
+def test_a_class_that_names_policy_gets_it() -> None:
+    class Named(Child):
+        def __init__(self, policy: object) -> None:
+            super().__init__()
+            self.value = policy
+
+    assert Named(policy=nn.Identity()).value is not None

@@ -1,5 +1,4 @@
-"""TorchRL's collectors and losses over environments of vecrl, if TorchRL is installed: a test environment of its own
-(`make test-neighbours`)."""
+"""Results of TorchRL and vecrl, and losses over rollouts, if TorchRL is installed (`make test-neighbours`)."""
 
 from functools import partial
 
@@ -10,7 +9,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch import nn
 
 from vecrl import specs
-from vecrl.envs import EnvBase, GymEnv, ParallelEnv, RandomPolicy, SerialEnv
+from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
 from vecrl.envs.transforms import ClipTransform, Compose, RewardSum, StepCounter, TransformedEnv
 
 pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
@@ -33,25 +32,6 @@ def actor() -> ProbabilisticTensorDictSequential:
     return ProbabilisticTensorDictSequential(logits, samples)
 
 
-@pytest.mark.parametrize("kind", ["single", "serial", "parallel"])
-@pytest.mark.parametrize("random", [True, False])
-def test_collectors_run_on_vecrl_environments(kind: str, random: bool) -> None:
-    from torchrl.collectors import Collector
-
-    env = make(kind)
-    policy = RandomPolicy(env.full_action_spec) if random else actor()
-    collector = Collector(lambda: env, policy, frames_per_batch=60, total_frames=120)
-    batches = list(collector)
-    collector.shutdown()
-    assert [data.numel() for data in batches] == [60, 60]
-    data = batches[1]
-    next_td, root = data[..., :-1]["next"], data[..., 1:]
-    goes_on = ~next_td["done"].squeeze(-1)
-    assert root["observation"][goes_on].equal(next_td["observation"][goes_on])
-    assert root["step_count"][~goes_on].eq(0).all()
-    assert data["next", "episode_reward"].equal(data["next", "step_count"].float())
-
-
 def test_losses_train_on_vecrl_rollouts() -> None:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
@@ -65,21 +45,6 @@ def test_losses_train_on_vecrl_rollouts() -> None:
     total.backward()
     assert all(weight.grad is not None for weight in policy.parameters())
     env.close()
-
-
-def test_torchrl_transforms_raise() -> None:
-    from torchrl.data import Unbounded
-    from torchrl.envs import transforms as theirs
-
-    env = make("single")
-    primer = theirs.TensorDictPrimer(h=Unbounded(3))
-    for transform in (primer, theirs.Compose(primer), nn.Sequential(primer)):
-        with pytest.raises(TypeError, match=r"Use vecrl\.envs\..*TensorDictPrimer\.$"):
-            env.append_transform(transform)
-    added_later = type("AddedLater", (theirs.Transform,), {"__module__": "torchrl.envs"})
-    with pytest.raises(TypeError, match="vecrl has no AddedLater yet"):
-        TransformedEnv(make("single"), added_later())
-    assert list(env.reset().keys()) == list(make("single").reset().keys())
 
 
 def test_integer_clipping_equals_torchrl() -> None:

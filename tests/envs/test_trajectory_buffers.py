@@ -7,7 +7,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import trajectory_buffers
+from vecrl.envs import GymEnv, NativeEnv, RandomPolicy, SerialEnv, StepCounter, TransformedEnv, trajectory_buffers
 from vecrl.envs.trajectory_buffers import TensorDictBuffer
 from vecrl.errors import SpaceError
 
@@ -92,3 +92,22 @@ def test_preallocated_and_stacked_rollouts_are_equal(env: Any) -> None:
     saved = env.rollout(7, break_when_any_done=False, return_contiguous=False)
     for key in rollout.keys(True, True):
         assert rollout[key].equal(saved[key])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"break_when_any_done": False}, {"set_truncated": True}, {"policy": RandomPolicy}]
+)
+@pytest.mark.parametrize("name", ["serial", "transformed", "native", "vector"])
+def test_rollouts_of_batches_are_contiguous_by_default(name: str, options: dict[str, Any]) -> None:
+    env = {
+        "serial": lambda: SerialEnv(2, lambda: GymEnv("CartPole-v1")),
+        "transformed": lambda: TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), StepCounter()),
+        "native": lambda: NativeEnv("CartPole-v1", num_envs=2),
+        "vector": lambda: GymEnv("CartPole-v1", num_envs=2, backend="serial"),
+    }[name]()
+    if "policy" in options:
+        options = {"policy": RandomPolicy(env.full_action_spec)}
+    rollout = env.rollout(40, **options)
+    env.close()
+    assert all(value.is_contiguous() for value in rollout.values(True, True))
+    assert rollout.view(-1).batch_size == (rollout.numel(),)

@@ -9,11 +9,19 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, lazy_s
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs, step_mdp
 from vecrl.envs.transforms import (
     ClipTransform,
+    Compose,
+    DeviceCastTransform,
+    DTypeCastTransform,
+    FiniteTensorDictCheck,
+    Hash,
     ObservationNorm,
     RenameTransform,
     RewardSum,
+    SelectTransform,
+    SignTransform,
     StepCounter,
     TransformedEnv,
+    UnsqueezeTransform,
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
@@ -146,7 +154,7 @@ def test_sums_of_the_rewards_of_agents() -> None:
 
 
 def test_transforms_that_need_one_shape_say_so() -> None:
-    env = TransformedEnv(Agents(), ObservationNorm(in_keys=[("agents", "observation")], loc=0.0, scale=1.0))
+    env = TransformedEnv(Agents(), UnsqueezeTransform(-1, in_keys=[("agents", "observation")]))
     with pytest.raises(SpaceError, match=r"Expected agents with equal specs, .* Transform entries of one shape"):
         env.reset()
 
@@ -178,8 +186,74 @@ def test_missing_actions_are_reported() -> None:
         Agents().rollout(2, lambda td: td)
 
 
-def test_transforms_of_unlike_entries_speak_of_agents() -> None:
-    rename = RenameTransform([("agents", "observation")], [("agents", "seen")])
-    for transform in (rename, ClipTransform([("agents", "observation")], low=-1, high=1)):
-        with pytest.raises(SpaceError, match="Expected agents with equal specs"):
-            TransformedEnv(Agents(), transform).rollout(2)
+OBS = ("agents", "observation")
+ACTION = ("agents", "action")
+
+
+def value_transforms() -> dict[str, tuple[Any, Any, Any]]:
+    """Returns transforms that change values: each with the new key of observations, and what it computes."""
+    float64, half = torch.float64, 0.5
+    return {
+        "clip": (
+            ClipTransform([OBS], [("agents", "new")], low=-half, high=half),
+            "new",
+            lambda x: x.clamp(-half, half),
+        ),
+        "replace": (ClipTransform([OBS], low=-half, high=half), "observation", lambda x: x.clamp(-half, half)),
+        "sign": (SignTransform([OBS], [("agents", "new")]), "new", torch.sign),
+        "norm": (ObservationNorm(1.0, 2.0, in_keys=[OBS]), "observation", lambda x: x * 2 + 1),
+        "cast": (DTypeCastTransform(torch.float32, float64, in_keys=[OBS]), "observation", lambda x: x.to(float64)),
+        "cast all": (DTypeCastTransform(torch.float32, float64), "observation", lambda x: x.to(float64)),
+        "device": (DeviceCastTransform("cpu", in_keys=[OBS]), "observation", lambda x: x),
+        "rename": (RenameTransform([OBS], [("agents", "new")]), "new", lambda x: x),
+        "copy": (RenameTransform([OBS], [("agents", "new")], create_copy=True), "new", lambda x: x),
+        "hash": (Hash([OBS], [("agents", "new")]), "new", Hash.reproducible_hash),
+        "check": (FiniteTensorDictCheck(), "observation", lambda x: x),
+        "select": (SelectTransform(OBS), "observation", lambda x: x),
+    }
+
+
+@pytest.mark.parametrize("make", [Agents, lambda: SerialEnv(2, Agents)])
+@pytest.mark.parametrize("name", value_transforms())
+def test_transforms_of_values_change_each_agent(name: str, make: Any) -> None:
+    transform, key, function = value_transforms()[name]
+    env = TransformedEnv(make(), transform)
+    check_env_specs(env)
+    steps, stored = env.rollout(3), transform.clone()(make().rollout(3))
+    for data, first in ((steps, 0), (steps["next"], 1), (stored, 0)):
+        rows: Any = data.reshape(-1).unbind(0)
+        for count, row in enumerate(rows[:3], first):
+            for agent, size in zip(row["agents"].unbind(0), SIZES, strict=True):
+                assert agent[key].equal(function(torch.full((size,), float(count))))
+
+
+def test_inverses_of_stored_data_of_unlike_agents() -> None:
+    stored: Any = Agents().rollout(3)
+    for transform in (
+        RenameTransform([OBS], [("agents", "new")], [OBS], [("agents", "new")]),
+        DTypeCastTransform(torch.float32, torch.float64),
+        ObservationNorm(1.0, 2.0, in_keys=[OBS], in_keys_inv=[OBS]),
+    ):
+        restored: Any = transform.inv(transform(stored.clone()))
+        for agent, expected in zip(restored["agents"].unbind(-1), stored["agents"].unbind(-1), strict=True):
+            assert agent["observation"].equal(expected["observation"])
+
+
+def test_inputs_of_unlike_agents_are_changed() -> None:
+    env = TransformedEnv(
+        Agents(),
+        Compose(
+            ClipTransform(in_keys_inv=[ACTION], low=-0.5, high=0.5),
+            RenameTransform([], [], [ACTION], [("agents", "act")]),
+        ),
+    )
+    check_env_specs(env)
+    for step in env.rollout(3).unbind(0):
+        rewards = [agent["act"].clamp(-0.5, 0.5).sum() for agent in step["agents"].unbind(0)]
+        torch.testing.assert_close(step["next", "agents", "reward"].flatten(), torch.stack(rewards))
+
+
+def test_ragged_entries_stay_in_their_group() -> None:
+    for transform in (RenameTransform([OBS], ["seen"]), SignTransform([OBS], [("others", "seen")])):
+        with pytest.raises(SpaceError, match="Use a key that starts with 'agents'"):
+            TransformedEnv(Agents(), transform).reset()

@@ -54,7 +54,7 @@ def test_crashes_are_reported_within_a_second(fault: Fault, place: str) -> None:
     assert failure.pid > 0
     assert failure.command == {"render": "invoke", "peek": "invoke"}.get(place, place)
     assert DEADLY[fault] in str(exc_info.value)
-    advice = {"construct": "no worker is left running", "close": "are closed nevertheless"}
+    advice = {"construct": "no worker is left running", "close": "pool is closed nevertheless"}
     assert advice.get(place, "Close this object and create a new one") in str(exc_info.value)
     if pool is not None:
         pool.close()

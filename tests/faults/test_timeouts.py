@@ -1,5 +1,7 @@
 """Environments that are late: `StepTimeout` names them, and a late reply is never taken for a later command's."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -137,6 +139,19 @@ def test_threads_hung_in_a_step_are_named_at_close() -> None:
     with pytest.raises(StepTimeout, match="its thread cannot be killed") as exc_info:
         pool.close(0.1)
     assert 2 in exc_info.value.env_ids
+
+
+def test_a_program_with_a_hung_thread_ends() -> None:
+    program = """
+from tests.fixtures.faulty_envs import env_fns_with_fault, sleeps_forever
+from tests.fixtures.pools import make_pool
+pool = make_pool(env_fns_with_fault("step", sleeps_forever, at=1, bad=2), "threads", 3)
+pool.reset()
+pool.step_async([0, 0, 0])
+print("stepped")
+"""
+    run = subprocess.run([sys.executable, "-c", program], timeout=60, check=True, capture_output=True, text=True)
+    assert run.stdout.startswith("stepped")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

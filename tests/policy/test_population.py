@@ -2,6 +2,7 @@
 
 import math
 import threading
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from tests.fixtures import walk_envs
 from tests.fixtures.batch_simulators import WalkBatch
-from tests.fixtures.walk_envs import FailingWalk, Pictures, RoomIdWalk, WalkEnv
+from tests.fixtures.nested_simulators import NestedBatch, NestedEnv
+from tests.fixtures.walk_envs import FailingWalk, NestedWalk, RoomIdWalk, WalkEnv, Words
 
 from vecrl.errors import ClosedError, SerializationError, SpaceError, WorkerError
 from vecrl.policy import Policy, RunningNorm, alive_bonus
@@ -415,10 +417,49 @@ def test_use_after_close_raises():
         evaluator(torch.zeros(3, 13))
 
 
+@pytest.mark.parametrize(("backend", "size"), [("serial", 128), ("processes", 128), ("processes", 3)])
+def test_nested_spaces_give_the_same_returns(backend, size, caplog):
+    """The network has the weights of the other one for the numbers that count, and zeros for the rest."""
+    options = {"popsize": 6, "num_episodes": 2, "seed": 3, "obs_norm": True, "backend": backend, "subbatch_size": size}
+    net = "Linear(obs_length, act_length)"
+    with (
+        PopulationEvaluator(WalkEnv, net, **options) as flat,
+        PopulationEvaluator(NestedWalk, net, **options) as nested,
+    ):
+        assert nested.policy_io.constants == {"obs_length": 5, "act_length": 6}
+        parameters = members(flat, 6)
+        weights, biases = torch.zeros(6, 6, 5), torch.zeros(6, 6)
+        weights[:, :1, :2], biases[:, :1] = parameters[:, :2].view(6, 1, 2), parameters[:, 2:]
+        for _ in range(2):
+            expected, result = flat(parameters), nested(torch.cat([weights.flatten(1), biases], 1))
+            torch.testing.assert_close(result.returns, expected.returns)
+            assert torch.equal(result.lengths, expected.lengths)
+            assert result.interactions == expected.interactions
+    assert "without ['b'], since" in caplog.text
+
+
+def test_nested_batched_simulators_equal_single_environments():
+    registry.register("nested", make_batch=lambda name, num_envs, **_: NestedBatch(num_envs))
+    try:
+        make = partial(PopulationEvaluator, net=NET, popsize=5, seed=ListedSeeds([3, 5, 8, 13, 21]), obs_norm=True)
+        with make("nested::any") as batched, make(NestedEnv) as single:
+            assert batched.policy_io.constants == {"obs_length": 106, "act_length": 11}
+            parameters = members(single, 5)
+            for _ in range(2):
+                expected, result = single(parameters), batched(parameters)
+                torch.testing.assert_close(result.returns, expected.returns)
+                assert torch.equal(result.lengths, expected.lengths)
+        with make("nested::any", num_episodes=2) as batched:
+            result = batched(parameters)
+            assert result.interactions == 2 * result.lengths.sum()
+    finally:
+        registry.unregister("nested")
+
+
 @pytest.mark.parametrize(
     ("env", "options", "error", "text"),
     [
-        (Pictures, {}, SpaceError, "FlattenObservation"),
+        (Words, {}, SpaceError, "TransformObservation"),
         ("nowhere::x", {}, ValueError, "Expected one of the prefixes"),
         (WalkEnv, {"popsize": 0}, ValueError, "popsize"),
         (WalkEnv, {"subbatch_size": 0}, ValueError, "subbatch_size"),

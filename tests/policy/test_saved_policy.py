@@ -4,8 +4,10 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 
 from vecrl.policy import Policy, RunningNorm
+from vecrl.policy.policy_io import PolicyIO
 from vecrl.policy.saved_policy import SavedPolicy, save_atomically
 
 SIZES = {"obs_length": 3, "act_length": 2}
@@ -96,6 +98,7 @@ LINEAR = "Linear(obs_length, act_length)"
         ({"norm": {"mean": torch.zeros(3)}}, "Expected norm"),
         ({"norm": {"count": torch.tensor(1.0), "mean": torch.zeros(5), "m2": torch.zeros(5)}}, "3 observed numbers"),
         ({"mean_return": "much"}, "Expected mean_return"),
+        ({"spaces": {"actions": 3}}, "Expected spaces to be None, or texts by name, got dict"),
         ({"extra": 1}, "Expected env, network"),
     ],
 )
@@ -105,3 +108,27 @@ def test_invalid_fields_raise_with_their_name(tmp_path, pieces, text):
     with pytest.raises(ValueError, match=r"p\.pt contains an invalid policy: ") as exc_info:
         SavedPolicy.load(tmp_path / "p.pt")
     assert text in str(exc_info.value)
+
+
+def test_files_without_spaces_can_be_loaded(tmp_path):
+    state = asdict(SavedPolicy("Some-v1", LINEAR, SIZES, torch.zeros(8)))
+    del state["spaces"]
+    save_atomically({"format": 1, **state}, tmp_path / "p.pt")
+    assert SavedPolicy.load(tmp_path / "p.pt").spaces is None
+
+
+def test_other_spaces_raise_with_their_description(tmp_path):
+    policy_io = PolicyIO(Dict({"x": Box(-1, 1, (1,)), "n": Discrete(2)}), Discrete(2))
+    policy = SavedPolicy("Some-v1", LINEAR, SIZES, torch.zeros(8), spaces=policy_io.spaces)
+    policy.save(tmp_path / "p.pt")
+    policy = SavedPolicy.load(tmp_path / "p.pt")
+    policy.check_spaces("Some-v2", policy_io)
+    with pytest.raises(ValueError, match=r"obs_length 3, as Some-v1 has, got Other-v0 with obs_length 4. Give"):
+        policy.check_spaces("Other-v0", PolicyIO(Box(-1, 1, (4,)), Discrete(2)))
+    expected = (
+        r"observations \['n'\]: Discrete\(2\); \['x'\]: Box\(1,\), as Some-v1 has, got Other-v0 with .* Box\(3,\)"
+    )
+    with pytest.raises(ValueError, match=expected):
+        policy.check_spaces("Other-v0", PolicyIO(Box(-1, 1, (3,)), Discrete(2)))
+    with pytest.raises(ValueError, match=r"actions Discrete\(2\), .* with actions Box\(2,\)"):
+        policy.check_spaces("Other-v0", PolicyIO(policy_io.observation_space, Box(-1, 1, (2,))))

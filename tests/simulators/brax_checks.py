@@ -12,8 +12,8 @@ from gymnasium.spaces import Box
 
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import SpaceError
+from vecrl.simulators.availability import available
 from vecrl.simulators.brax import BraxSimulator, brax_envs, names
-from vecrl.simulators.registry import available
 from vecrl.vector.factory import make_brax_env, make_vector_env
 from vecrl.vector.torch_wrapper import TorchWrapper
 

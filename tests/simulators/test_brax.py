@@ -1,16 +1,16 @@
-"""The newest Brax, in its own Python environment: `make test-brax`."""
+"""The newest Brax."""
 
 import os
 
 import pytest
 from tests.simulators.brax_checks import BraxChecks
 
-from vecrl.simulators.registry import available
+from vecrl.simulators.availability import available
 from vecrl.vector.factory import make_brax_env
 
 os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo reads it on import, and Brax imports MuJoCo
 pytestmark = [
-    pytest.mark.brax,
+    pytest.mark.simulators,
     pytest.mark.timeout(400),  # compiling takes long on a busy machine
     pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning"),  # imported by Brax
     # Brax reads MJX's data by names that MJX has moved.
@@ -27,7 +27,7 @@ class TestBrax(BraxChecks):
 
     def test_backend_and_bounds(self, cart):
         """`backend` reaches Brax; action bounds are those of the actuators."""
-        assert cart._env.unwrapped.backend == "generalized"
+        assert cart.task.env.unwrapped.backend == "generalized"
         assert cart.action_space.low.tolist() == [-3]
         assert cart.action_space.high.tolist() == [3]
 

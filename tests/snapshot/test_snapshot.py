@@ -2,6 +2,7 @@
 code by naming it."""
 
 import datetime
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -204,20 +205,19 @@ def test_torch_and_tensordict_objects_are_restored():
 
 def test_stateless_objects_are_kept():
     def make():
-        return Thing(
-            lock=threading.Lock(), file=sys.stdout, module=random, function=len, cls=Enemy, window=Window(), n=1
-        )
+        locks = [threading.Lock(), multiprocessing.Lock(), multiprocessing.RLock(), multiprocessing.Condition()]
+        return Thing(locks=locks, file=sys.stdout, module=random, function=len, cls=Enemy, window=Window(), n=1)
 
     thing, other = make(), make()
     other.n = 2
-    stored = other.lock, other.window
+    stored = [*other.locks], other.window
     restore(other, capture(thing))
-    assert (other.lock, other.window, other.n) == (*stored, 1)
+    assert (other.locks, other.window, other.n) == (*stored, 1)
     restore(other, capture(Thing(window=None, n=3)))
     assert (other.window, other.n) == (stored[1], 3)
-    late = Thing(lock=None, n=5)
+    late = Thing(locks=None, n=5)
     restore(late, capture(thing))
-    assert late.lock is None
+    assert late.locks == [None] * 4
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,11 @@ def test_masks_of_rows() -> None:
     assert spec.to_categorical_spec().mask.shape == (2, 4)
 
 
+def test_the_number_of_options_is_an_attribute_of_the_class_too() -> None:
+    assert hasattr(OneHot, "n")
+    assert OneHot(4).n == 4
+
+
 def test_the_last_dimension_is_one_choice() -> None:
     spec = OneHot(3, (2, 1, 3))
     assert spec.squeeze().shape == (2, 3)

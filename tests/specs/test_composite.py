@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+
 import pytest
 import torch
 from tests.fixtures.specs import batched_composite, small_composite
@@ -32,8 +36,9 @@ def test_keys_with_custom_is_leaf() -> None:
 
 
 def test_static_keys_only() -> None:
-    spec = Composite(a=Unbounded(), s=Composite(b=Unbounded(), step_mdp_static=True))
-    assert list(spec.keys(step_mdp_static_only=True)) == ["s"]
+    spec = Composite(a=Unbounded(), s=Composite(b=Unbounded(), step_mdp_static=True), n=Composite(c=Unbounded()))
+    assert list(spec.keys(True, True, step_mdp_static_only=True)) == ["a", "s", ("n", "c")]
+    assert list(spec["s"].keys(step_mdp_static_only=True)) == []
     assert spec["s"].step_mdp_static
     assert spec.expand(3)["s"].step_mdp_static
 
@@ -354,3 +359,40 @@ def test_masks_can_be_updated_while_locked() -> None:
     spec = Composite(n=Composite(a=leaf)).lock_()
     leaf.update_mask(torch.tensor([False, True, False]))
     assert spec.rand()["n", "a"] == 1
+
+
+def test_nested_composites_cannot_be_unlocked_alone() -> None:
+    inner = Composite(x=Unbounded((2,)))
+    outer, other = Composite(n=inner), Composite(m=inner)
+    outer.lock_()
+    with pytest.raises(LockedError, match="part of a locked one"):
+        inner.unlock_()
+    for copied in (inner.clone(), copy.copy(inner)):
+        copied.unlock_()["y"] = Unbounded()
+    restored = pickle.loads(pickle.dumps(outer))
+    with pytest.raises(LockedError):
+        restored["n"].unlock_()
+    other.lock_()
+    assert not outer.unlock_().is_locked
+    assert inner.is_locked
+    del other
+    gc.collect()
+    assert not inner.unlock_().is_locked
+
+
+def test_elements_of_a_locked_stack_cannot_be_unlocked_alone() -> None:
+    parts = [Composite(x=Unbounded((n,))) for n in (1, 2)]
+    stack = torch.stack(parts).lock_()
+    with pytest.raises(LockedError):
+        parts[0].unlock_()
+    stack.unlock_()
+    parts[0]["y"] = Unbounded()
+    assert "y" in stack[0]
+
+
+def test_selected_groups_keep_their_batch_shape() -> None:
+    spec = Composite(n=Composite(x=Unbounded((2, 3)), y=Unbounded((2,)), shape=(2,)))
+    assert spec.select(("n", "x")) == Composite(n=Composite(x=Unbounded((2, 3)), shape=(2,)))
+    parts = [Composite(x=Unbounded((size,)), y=Unbounded()) for size in (1, 2)]
+    assert Composite(n=torch.stack(parts)).select(("n", "x"))["n"].unbind(0)[1].shape == ()
+    assert list(Composite(n=torch.stack(parts)).select(("n", "x"))["n"][1].keys()) == ["x"]

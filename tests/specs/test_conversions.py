@@ -271,7 +271,7 @@ def test_jax_like_spaces() -> None:
     assert spec_from_jax(both) == Composite(a=OneHot(3), b=Bounded(-1, 1, (2,)))
 
 
-@pytest.mark.brax
+@pytest.mark.simulators
 def test_jax_itself() -> None:
     import jax
 

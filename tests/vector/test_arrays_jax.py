@@ -1,4 +1,4 @@
-"""JAX arrays, in the Python environment with JAX (`make test-brax`): conversions, and `TorchWrapper` around JAX."""
+"""JAX arrays, in the environment with JAX (`make test-simulators`): conversions, and `TorchWrapper` around JAX."""
 
 import gymnasium
 import numpy as np
@@ -10,7 +10,7 @@ from vecrl.vector.arrays import array_type, convert_from_torch, convert_to_torch
 from vecrl.vector.base import BaseVectorEnv
 from vecrl.vector.torch_wrapper import TorchWrapper
 
-pytestmark = pytest.mark.brax
+pytestmark = pytest.mark.simulators
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
 from vecrl.errors import SpaceError
 from vecrl.vector.base import BaseVectorEnv, batch_space
@@ -39,14 +39,12 @@ def test_closes_once_and_shares_no_metadata():
     assert not other.closed
 
 
-@pytest.mark.parametrize(
-    "space", [Dict(a=UNIT), Tuple((UNIT,)), MultiBinary(3), MultiDiscrete([2, 3])], ids=lambda s: type(s).__name__
-)
+@pytest.mark.parametrize("space", [Text(3), Dict(a=Text(3)), Tuple((UNIT, Text(3))), Sequence(UNIT)], ids=str)
 @pytest.mark.parametrize("place", ["observation", "action"])
 def test_other_spaces_raise_with_their_name(space, place):
-    """BaseVectorEnv: single spaces are Box or Discrete; any other is a TypeError that names the space."""
+    """BaseVectorEnv: single spaces have elements that are arrays; any other is a TypeError that names the space."""
     spaces = (space, UNIT) if place == "observation" else (UNIT, space)
-    with pytest.raises(TypeError, match=type(space).__name__) as exc_info:
+    with pytest.raises(TypeError, match=r"Text|Sequence") as exc_info:
         BaseVectorEnv(2, *spaces)
     assert isinstance(exc_info.value, SpaceError)
     assert isinstance(exc_info.value, ValueError)
@@ -97,6 +95,12 @@ def test_box_keeps_infinite_bounds():
             np.testing.assert_array_equal(batched.bounded_below[row], single.bounded_below)
             np.testing.assert_array_equal(batched.bounded_above[row], single.bounded_above)
         assert batched.sample().shape == (2, 3)
+
+
+def test_nested_spaces_are_batched_leaf_by_leaf():
+    """BaseVectorEnv: Dict and Tuple keep their structure; MultiDiscrete and MultiBinary become gymnasium's spaces."""
+    space = Dict(a=Tuple((Discrete(3, start=2), MultiBinary(2))), b=MultiDiscrete([2, 3]))
+    assert batch_space(space, 4) == gymnasium.vector.utils.batch_space(space, 4)
 
 
 def test_box_without_dimensions_gets_one():

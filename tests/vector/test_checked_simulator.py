@@ -310,6 +310,7 @@ def test_partial_resets_with_seeds_name_the_missing_method() -> None:
         env.reset(seed=1, options={"reset_mask": np.array([True, False, False])})
 
 
-def test_a_simulator_alone_is_no_tensordict_environment() -> None:
-    with pytest.raises(TypeError, match="Wrap a BatchSimulator in BatchedVectorEnv"):
-        to_tensordict(Drift())
+def test_a_simulator_alone_becomes_a_tensordict_environment() -> None:
+    assert to_tensordict(Drift()).rollout(2, break_when_any_done=False).shape == (3, 2)
+    with pytest.raises(TypeError, match="got Incomplete without get_state"):
+        to_tensordict(without("get_state"))

@@ -10,7 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from vecrl.engine.transition import autoreset_mode
 from vecrl.simulators import registry
+from vecrl.simulators.availability import available
 from vecrl.simulators.native import make_native
 from vecrl.vector.factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
 from vecrl.vector.torch_wrapper import TorchWrapper
@@ -156,6 +158,42 @@ def test_gymnasium_environments_over_workers():
         make_vector_env("CartPole-v1", backend="processes")
 
 
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("prefix", ["", "gym::", "native::"])
+def test_every_simulator_has_all_autoreset_modes_and_episode_stats(prefix, mode):
+    with make_vector_env(prefix + "CartPole-v1", num_envs=2, autoreset_mode=mode, episode_stats=True) as env:
+        assert env.metadata["autoreset_mode"] is autoreset_mode(mode)
+        env.reset(seed=3)
+        returns, restarting = np.zeros(2), np.zeros(2, bool)
+        counted, reported, restarts = [], [], 0
+        for _ in range(40):
+            _, reward, terminated, _, info = env.step(torch.tensor([0, 1]))
+            done = terminated.numpy()
+            restarts += (reward.numpy() == 0).sum()
+            returns[restarting] = 0
+            returns += reward.numpy()
+            restarting = done
+            counted += returns[done].tolist()
+            if done.any():
+                assert np.array_equal(info["_episode"], done)
+                assert np.array_equal(info["episode"]["r"], info["episode"]["l"])
+                reported += np.asarray(info["episode"]["r"])[done].tolist()
+                if mode == "disabled":
+                    env.reset(options={"reset_mask": done})
+        assert reported == counted
+        assert len(counted) > 3
+        assert (restarts > 0) == (mode == "next_step")
+
+
+def test_arguments_that_an_autoreset_mode_lacks_raise():
+    with pytest.raises(ValueError, match=r"Omit empty_info, num_episodes, or the mode\.$"):
+        make_vector_env("CartPole-v1", num_envs=2, autoreset_mode="next_step", num_episodes=1, empty_info=True)
+    with pytest.raises(ValueError, match="autoreset_mode, episode_stats can only be given"):
+        make_vector_env("CartPole-v1", autoreset_mode="next_step", episode_stats=True)
+    with pytest.raises(ValueError, match="autoreset_mode to be one of"):
+        make_vector_env("CartPole-v1", num_envs=2, autoreset_mode="never")
+
+
 @pytest.mark.parametrize("name", ["nope::CartPole-v1", "::CartPole-v1", "gymnasium::x", "old::ant"])
 def test_unknown_prefixes_raise(name):
     """make_vector_env: an unknown prefix is a ValueError that lists the known ones."""
@@ -199,7 +237,7 @@ def test_registered_prefixes_are_replaced_on_request_only(user_prefix):
         with pytest.raises(ValueError, match=f"not registered, got '{prefix}'. .* replace=True"):
             registry.register(prefix, print)
     registry.register("mine", print, "another", replace=True)
-    assert registry.available("mine").summary == "another"
+    assert available("mine").summary == "another"
 
 
 @pytest.mark.parametrize("ways", [{"make_batch": 3}, {"env_fn": "module:function"}, {"maker": print, "names": ["a"]}])
@@ -217,9 +255,9 @@ def test_a_replaced_prefix_can_call_the_maker_of_vecrl(monkeypatch, prefix, make
 
 
 def test_unknown_arguments_are_named_with_those_that_exist():
-    expected = "device, dtype, render_mode, max_episode_steps, check_actions, compile"
+    expected = "device, dtype, render_mode, max_episode_steps, check_actions, compile, arrays, sutton_barto_reward"
     for num_envs in (None, 2):
-        with pytest.raises(TypeError, match=rf"of 'native::CartPole-v1' \({expected}\), got 'gravity'\. "):
+        with pytest.raises(TypeError, match=rf"of CartPole-v1 \({expected}\), got 'gravity'\. "):
             make_vector_env("native::CartPole-v1", num_envs=num_envs, gravity=3)
 
 
@@ -272,18 +310,18 @@ def test_gym_kwargs_and_brax_kwargs(monkeypatch):
 def test_available_and_missing_simulators(no_brax):
     """Registry: available names, and missing simulators with the extra to install."""
     assert registry.known_prefixes()[:4] == ("gym", "brax", "brax::old", "native")
-    gym = registry.available("gym")
+    gym = available("gym")
     assert "CartPole-v1" in gym.names
     assert (gym.missing, gym.install) == (None, None)
-    assert registry.available("native").names == tuple(sorted(registry.available("native").names))
-    assert "Pendulum-v1" in registry.available("native").names
-    brax, old = registry.available("brax"), registry.available("brax::old")
+    assert available("native").names == tuple(sorted(available("native").names))
+    assert "Pendulum-v1" in available("native").names
+    brax, old = available("brax"), available("brax::old")
     assert brax.names == old.names == ()
     assert brax.install == 'pip install "vecrl[brax]"'
     assert old.install == 'pip install "vecrl[brax-v1]"'
-    assert "Brax is not installed" in brax.missing
+    assert "brax is not installed" in brax.missing
     with pytest.raises(ValueError, match="gym::"):
-        registry.available("nope")
+        available("nope")
 
 
 def test_simulators_are_imported_on_use():

@@ -223,7 +223,7 @@ def test_invalid_calls_raise() -> None:
     with pytest.raises(ValueError, match="Expected on_failure to be"):
         RolloutWorkers([_cartpole], lean, on_failure="oops")  # pyright: ignore[reportArgumentType]
     own = RolloutWorkers([_cartpole], lambda obs: np.zeros(3), backend="serial")
-    with pytest.raises(WorkerError, match=r"Expected shape \(1,\) at the root"):
+    with pytest.raises(WorkerError, match=r"Expected actions of shape \(1,\) at the root"):
         own.rollout(1)
     own.close()
 

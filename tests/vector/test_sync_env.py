@@ -65,9 +65,9 @@ def test_metadata_has_the_autoreset_mode():
 
 
 def test_first_wrong_observation_space_is_named():
-    """Observation spaces must all be Box: the first other space is a TypeError."""
-    with pytest.raises(TypeError, match=r"environment 0 has Discrete\(3\)"):
-        SyncVectorEnv([lambda: EchoEnv(spaces.Discrete(3))])
+    """Observations must all be (nested) arrays: the first other space is a TypeError."""
+    with pytest.raises(TypeError, match=r"environment 0 has Text\("):
+        SyncVectorEnv([lambda: EchoEnv(spaces.Text(3))])
     with pytest.raises(TypeError, match=r"environment 1.*Discrete\(3\)"):
         SyncVectorEnv([EchoEnv, lambda: EchoEnv(spaces.Discrete(3)), lambda: EchoEnv(spaces.Dict())])
 
@@ -95,9 +95,9 @@ def test_differing_spaces_raise_with_their_index(first, other, place):
 
 
 def test_invalid_action_spaces_raise_and_close_environments():
-    """Actions are Box or Discrete (`BaseVectorEnv`). On an error, all environments made so far are closed."""
-    envs, makers = echoes(2, action=spaces.MultiBinary(2))
-    with pytest.raises(TypeError, match="MultiBinary"):
+    """Actions are arrays (`BaseVectorEnv`). On an error, all environments made so far are closed."""
+    envs, makers = echoes(2, action=spaces.Text(2))
+    with pytest.raises(TypeError, match="Text"):
         SyncVectorEnv(makers)
     assert [env.calls for env in envs] == [["close"], ["close"]]
 
@@ -296,3 +296,14 @@ def test_step_timeout():
             env.step([0, 0])
         env._pool.step_timeout = None
         assert env.reset()[0][:, 2].tolist() == [0, 0]
+
+
+def test_a_sequence_has_one_seed_per_environment() -> None:
+    with SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2) as env:
+        first, _ = env.reset(seed=[5, 6])
+        swapped, _ = env.reset(seed=[6, 5])
+        expected = [gymnasium.make("CartPole-v1").reset(seed=seed)[0] for seed in (5, 6)]
+        np.testing.assert_array_equal(first, expected)
+        np.testing.assert_array_equal(swapped, expected[::-1])
+        with pytest.raises(SpaceError, match="Expected one seed or 2"):
+            env.reset(seed=[5])

@@ -1,6 +1,7 @@
 """`TorchWrapper` around single, vectorized, nested, tensor-based and old-interface environments."""
 
 import contextlib
+import gc
 import sys
 from types import ModuleType
 
@@ -12,9 +13,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from vecrl.errors import SpaceError
-from vecrl.vector import VectorEnv
+from vecrl.vector import VectorEnv, make_vector_env
 from vecrl.vector.base import BaseVectorEnv
-from vecrl.vector.torch_wrapper import TorchWrapper
+from vecrl.vector.torch_wrapper import TorchVectorEnv, TorchWrapper
 
 BOX = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 2.0]), dtype=np.float64)
 
@@ -120,7 +121,7 @@ def test_array_type_comes_from_the_first_observation(env, kind):
     assert wrapped.array_type == kind
 
 
-@pytest.mark.parametrize("space", [spaces.Dict(a=BOX), spaces.Tuple((BOX,)), spaces.Text(3)])
+@pytest.mark.parametrize("space", [spaces.Sequence(BOX), spaces.Text(3)])
 def test_unsupported_spaces_raise(space):
     """TorchWrapper: unsupported spaces of single and vectorized environments are a TypeError."""
     for env in (Echo(action_space=space), Echo(observation_space=space)):
@@ -300,8 +301,10 @@ def test_old_gym_spaces_are_converted(monkeypatch):
         wrapped = TorchWrapper(env)
         assert wrapped.observation_space == BOX
         assert wrapped.action_space == actual
-    env.action_space = space("Dict")
-    with pytest.raises(TypeError, match="Dict"):
+    env.action_space = space("Dict", spaces={"a": space("Tuple", spaces=[space("Discrete", n=2)])})
+    assert TorchWrapper(env).action_space == spaces.Dict(a=spaces.Tuple([spaces.Discrete(2)]))
+    env.action_space = space("Graph")
+    with pytest.raises(TypeError, match="Graph"):
         TorchWrapper(env)
 
 
@@ -370,7 +373,7 @@ def test_clip_actions_of_integers():
 def test_bounds_follow_the_action_to_its_device(device):
     """TorchWrapper: actions are clipped on the action's device."""
     wrapped = TorchWrapper(EchoBatch(), clip_actions=True)
-    clipped = wrapped._to_action(torch.zeros(3, 2, device=device))
+    clipped = wrapped._leaves[0].convert(torch.zeros(3, 2, device=device))
     assert clipped.device.type == device
     assert clipped.dtype == torch.float64
 
@@ -445,3 +448,25 @@ def test_extra_arguments_are_forwarded():
         ("render", (7,), {"d": 8}),
         ("close", (9,), {"e": 10}),
     ]
+
+
+@pytest.mark.parametrize("name", ["native::CartPole-v1", "gym::CartPole-v1"])
+def test_wrapped_vector_environments_are_vector_environments_of_gymnasium(name):
+    """EvoTorch and gymnasium's wrappers for tensors require the class."""
+    env = make_vector_env(name, num_envs=2, render_mode="rgb_array")
+    assert isinstance(env, TorchVectorEnv)
+    assert isinstance(env, gymnasium.vector.VectorEnv)
+    assert not isinstance(make_vector_env(name), gymnasium.vector.VectorEnv)
+    assert (env.num_envs, env.closed, env.render_mode) == (2, False, "rgb_array")
+    assert env.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
+    assert str(env) == repr(env)
+    assert repr(env).startswith("TorchWrapper(")
+    halved = gymnasium.wrappers.vector.TransformReward(env, lambda reward: reward / 2)
+    halved.reset(seed=1)
+    assert halved.step(torch.tensor([0, 1]))[1].tolist() == [0.5, 0.5]
+    inner = env.env
+    del env, halved
+    gc.collect()
+    assert not inner.closed
+    inner.close()
+    assert TorchVectorEnv(inner).closed

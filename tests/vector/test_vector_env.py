@@ -270,6 +270,43 @@ def test_observation_mode_different(backend, num_workers):
         )
 
 
+UNLIKE = {
+    "Discrete": [spaces.Discrete(2), spaces.Discrete(3, start=5)],
+    "MultiDiscrete": [spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([4, 3])],
+    "Dict": [spaces.Dict(a=spaces.Dict(b=spaces.Box(-h, h, (2,)))) for h in (1, 4)],
+    "Tuple": [spaces.Tuple([spaces.Box(-n, n, (2,)), spaces.Discrete(n)]) for n in (2, 3)],
+    "Sequence": [spaces.Sequence(spaces.Box(-h, h, (2,))) for h in (1, 4)],
+    "Graph": [spaces.Graph(spaces.Box(-n, n, (2,)), spaces.Discrete(n)) for n in (2, 3)],
+    "OneOf": [spaces.OneOf([spaces.Box(-n, n, (2,)), spaces.Discrete(n)]) for n in (2, 3)],
+}
+
+
+class Sampling(EchoEnv):
+    """Observes elements of its own copy of a space."""
+
+    def __init__(self, observation):
+        super().__init__(copy.deepcopy(observation))
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space.seed(seed)
+        return super().reset()
+
+    def observe(self):
+        return self.observation_space.sample()
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_unlike_spaces_in_mode_different_equal_gymnasium(name):
+    fns = [partial(Sampling, space) for space in UNLIKE[name]]
+    with VectorEnv(fns, observation_mode="different", backend="threads", num_workers=2) as envs:
+        expected = gymnasium.vector.SyncVectorEnv(fns, observation_mode="different")
+        assert envs.observation_space == expected.observation_space
+        assert envs.single_observation_space == expected.single_observation_space
+        assert_same(envs.reset(seed=3)[0], expected.reset(seed=3)[0])
+        actions = np.zeros((2, 2), np.float32)
+        assert_same(envs.step(actions)[0], expected.step(actions)[0])
+
+
 def test_observation_mode_tuple():
     """A pair: the batched and the single space."""
     single = spaces.Box(-9.0, 9.0, (2,), np.float32)

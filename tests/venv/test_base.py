@@ -247,6 +247,7 @@ def test_environments_without_spaces(kind, trust):
         obs, rew, terminated, truncated, _ = envs.step([5, "left"])
         assert obs.tolist() == [{"action": 5}, {"action": "left"}]
         assert (rew.tolist(), terminated.tolist(), truncated.tolist()) == ([1, 1], [False] * 2, [True] * 2)
+        assert envs.action_space == envs.observation_space == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])

@@ -11,7 +11,8 @@ from gymnasium import spaces
 from tests.fixtures.equality import assert_same
 from tests.fixtures.venv_envs import KINDS, GatedCountingEnv, ReturnedObsEnv, make, make_returned_obs_venv
 
-from vecrl.errors import SpaceError, WorkerError
+from vecrl.convert import to_vector
+from vecrl.errors import SpaceError
 
 BOX = spaces.Box(-1, 9, (2,), np.float32)
 DICT = spaces.Dict(a=spaces.Discrete(3), b=BOX, words=spaces.Text(5))
@@ -92,20 +93,62 @@ def test_tuples_raise(kind, trust):
         make_returned_obs_venv(((1, 1), pair), kind=kind, trust_spaces=trust).reset()
 
 
+MISFITS: dict[str, tuple[list[Any], Any]] = {
+    "another shape": ([(ones(3, dtype=float), BOX)] * 2, ones(2, 3, dtype=float)),
+    "an array for a number": ([(ones(1), spaces.Box(-1, 1, ()))] * 2, ones(2, 1)),
+    "another kind of dtype": ([(0.5, spaces.Discrete(3)), (1, spaces.Discrete(3))], np.array([0.5, 1])),
+    "in one environment": ([(ones(3), BOX), (ones(2), BOX)], objects(ones(3), ones(2))),
+    "text": ([("abc", BOX), (None, BOX)], objects("abc", None)),
+    "a missing key": ([({"a": 1}, DICT), (DICTS[1], DICT)], objects({"a": 1}, {**DICTS[1], "a": np.int64(2)})),
+    "a further key": ([({**DICTS[0], "c": {"d": 1}}, DICT)] * 2, objects(*[{**DICTS[0], "c": {"d": 1}}] * 2)),
+    "a dict for an array": ([(DICTS[0], BOX)] * 2, objects(*[DICTS[0]] * 2)),
+}
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), [("dummy", 1), ("dummy", 2), ("shmem", 2), ("shmem", 1)])
+@pytest.mark.parametrize("name", MISFITS)
+def test_observations_that_differ_from_their_space_are_returned_unchanged(name, kind, num_workers):
+    """As in Tianshou."""
+    cases, expected = MISFITS[name]
+    cases = [(*case, 1.0, {"x": 1}) for case in cases]
+    with make_returned_obs_venv(*cases, kind=kind, num_workers=num_workers) as envs:
+        obs, infos = envs.reset()
+        assert_same(obs, expected)
+        assert infos.tolist() == [{"x": 1}] * 2
+        obs, *_, infos = envs.step([0, 1])
+        assert_same(obs, expected)
+        assert infos.tolist() == [{"x": 1, "env_id": 0}, {"x": 1, "env_id": 1}]
+        obs = envs.step([1, 0], [1, 0])[0]
+        assert_same(list(obs), list(expected[::-1]))
+
+
+def test_observations_that_differ_from_their_space_are_copies():
+    obs = ones(3)
+    with make_returned_obs_venv((obs, BOX)) as envs:
+        first = envs.reset()[0]
+        obs += 1
+        assert_same(first, ones(1, 3))
+        assert_same(envs.step([0])[0], 2 * ones(1, 3))
+
+
+def test_stacked_dicts_that_differ_from_their_space():
+    cases = [({**obs, "c": 3}, DICT) for obs in DICTS]
+    with make_returned_obs_venv(*cases, stack_dicts=True) as envs:
+        assert_same(envs.reset()[0]["c"], np.array([3, 3]))
+
+
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
-def test_mismatching_observations_raise_or_pass_without_trust(kind):
-    cases = [(ones(3, dtype=float), BOX)] * 2
-    with (
-        make_returned_obs_venv(*cases, kind=kind) as envs,
-        pytest.raises(
-            WorkerError,
-            match=r"shape "
-            r"\(2,\).*trust_spaces=False",
-        ),
-    ):
-        envs.reset()
-    with make_returned_obs_venv(*cases, kind=kind, trust_spaces=False) as envs:
-        assert_same(envs.reset()[0], ones(2, 3, dtype=float))
+def test_a_vector_environment_refuses_observations_that_differ_from_their_space(kind):
+    vector = to_vector(make_returned_obs_venv((ones(2), BOX), (ones(3), BOX), kind=kind))
+    with pytest.raises(SpaceError, match=r"Expected observations of Box.*shape \(3,\).* from environment 1"):
+        vector.reset()
+    vector.close()
+
+
+@pytest.mark.parametrize("kind", ["dummy", "shmem"])
+def test_untrusted_spaces_are_ignored(kind):
+    with make_returned_obs_venv(*[(ones(2, dtype=float), BOX)] * 2, kind=kind, trust_spaces=False) as envs:
+        assert_same(envs.reset()[0], ones(2, 2, dtype=float))
         envs.step([0, "any"])
         assert envs.get_env_attr("action") == [0, "any"]
 
@@ -125,7 +168,7 @@ def test_nested_and_heterogeneous_actions_arrive_unchanged(kind):
         assert_same(envs.get_env_attr("action"), actions)
         envs.step(objects(*actions[::-1]), [1, 0])
         assert_same(envs.get_env_attr("action"), actions)
-        with pytest.raises(SpaceError, match="Expected 2 elements"):
+        with pytest.raises(SpaceError, match="Expected 2 actions"):
             envs.step(actions[:1])
 
     def differing(size: int) -> ReturnedObsEnv:

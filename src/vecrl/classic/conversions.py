@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..envs.adapters import adapt_env
 from ..envs.base import EnvBase
 from ..envs.gym_like import GymLikeEnv, StepOutput
 from ..envs.keys import FLAGS, Key
@@ -113,6 +114,7 @@ def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Unpack[Ba
     >>> env.step(1)[2:], env.step(1)[2:]
     ((False, {'step_count': array([1])}), (True, {'step_count': array([2]), 'TimeLimit.truncated': True}))
     """
+    env = adapt_env(env)
     if not isinstance(env, EnvBase):
         raise TypeError(f"Expected a TensorDict environment (EnvBase), got {env!r:.80}.")
     return TensorDictEnv(env, observation, **kwargs)

@@ -1,4 +1,4 @@
-"""Environments of gymnasium, or of the old gym, as classic ones. Knows no other simulator."""
+"""Environments of any simulator, or of the old gym, as classic ones. Knows simulators by the registry only."""
 
 from __future__ import annotations
 
@@ -6,32 +6,39 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike
 
 from ..simulators.gym_factory import as_gymnasium, make
+from ..simulators.registry import SEPARATOR, find_entry
 from .base import BaseEnv, Step
 from .config import Config
 from .done_info import to_classic_done
-from .spaces import SpaceInfo, info_of_space, to_space_action
+from .spaces import SpaceInfo, from_numbers, info_of_space, to_space_action
 
 Wrapper = Callable[[Any], Any]
+CONTAINERS = spaces.Dict, spaces.Tuple
 
 
 class GymEnv(BaseEnv):
-    """A gymnasium environment as a classic one.
+    """A gymnasium environment, or one of another simulator, as a classic one.
+
+    Observations in a Dict or a Tuple are flattened to one array, as `gymnasium.wrappers.FlattenObservation` does.
+    Actions are, too: each choice among n takes n numbers, and is the index of the largest.
 
     Args:
-        env_name: the name for `gymnasium.make`.
+        env_name: the name for `gymnasium.make`, or one with the prefix of a simulator, such as "native::Pendulum-v1".
         wrappers: functions from environment to environment, applied in this order.
         seed: the seed of the first reset, see `seed`.
-        library: the library that creates the environment: "gymnasium", or "gym".
+        library: the library that creates the environment of a name without prefix: "gymnasium", or "gym".
         fixed_normalize_states, running_normalize_states, scale_reward, gamma: see `BaseEnv`.
-        kwargs: keyword arguments of `make`.
+        kwargs: keyword arguments of `make`, or of the simulator.
 
     Raises:
-        SpaceError: the space of states or actions is no Box, Discrete or MultiDiscrete.
+        SpaceError: the space of states or actions has no elements that are arrays of numbers.
         TypeError: a wrapper returns no environment.
 
     >>> env = GymEnv("CartPole-v1", seed=0)
@@ -72,7 +79,7 @@ class GymEnv(BaseEnv):
             raise
 
     def _create_env(self) -> Any:
-        env = make(self._id(), self._library, **self._make_kwargs)
+        env = self._make_env()
         for wrapper in self.wrappers:
             wrapped = wrapper(env)
             if not all(callable(getattr(wrapped, name, None)) for name in ("reset", "step")):
@@ -81,7 +88,16 @@ class GymEnv(BaseEnv):
                     f"Expected the wrapper {_describe_wrapper(wrapper)} to return an environment, got {wrapped!r}."
                 )
             env = as_gymnasium(wrapped)
-        return env
+        if isinstance(env.observation_space, CONTAINERS):
+            env = FlattenObservation(env)
+        return _FlattenAction(env) if isinstance(env.action_space, CONTAINERS) else env
+
+    def _make_env(self) -> Any:
+        if SEPARATOR not in self.env_name:
+            return make(self._id(), self._library, **self._make_kwargs)
+        from ..vector.single_env import make_single_env  # it needs torch
+
+        return make_single_env(self.env_name, **self._make_kwargs)
 
     def _id(self) -> str:
         """Returns the name of the environment in the library's registry."""
@@ -89,8 +105,8 @@ class GymEnv(BaseEnv):
 
     @property
     def simulator(self) -> str:
-        """The library that created the environment."""
-        return self._library
+        """The library that created the environment, or the prefix of its simulator."""
+        return self._library if SEPARATOR not in self.env_name else find_entry(self.env_name)[0].prefix
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Sets the seed of the next reset, from which later resets continue; returns it in a list."""
@@ -131,7 +147,7 @@ class GymEnv(BaseEnv):
         |---|---|---|---|
         | Box | of an element | "continuous" | "low_bound", "high_bound": arrays of the shape |
         | Discrete | (n,): one output of a network for each choice | "int" | "n" |
-        | MultiDiscrete | of an element | "int" | "n": an array of the shape |
+        | MultiDiscrete, MultiBinary | of an element | "int" | "n": an array of the shape |
 
         Spaces with a start other than 0 have a "start".
 
@@ -147,6 +163,18 @@ class GymEnv(BaseEnv):
         """Adds a section "env" as `BaseEnv.update_config` does, with the names of the wrappers."""
         super().update_config(config)
         config.env.wrappers = [_describe_wrapper(wrapper) for wrapper in self.wrappers]
+
+
+class _FlattenAction(gymnasium.ActionWrapper):
+    """Takes actions in a Dict or a Tuple as one vector, see `from_numbers`."""
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self.action_space = spaces.Box(-np.inf, np.inf, (spaces.flatdim(env.action_space),))
+
+    def action(self, action: np.ndarray) -> Any:
+        """Returns the element of the environment's action space."""
+        return from_numbers(self.env.action_space, action)
 
 
 def _describe_wrapper(wrapper: Wrapper) -> str:

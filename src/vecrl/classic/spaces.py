@@ -30,10 +30,12 @@ def info_of_space(space: spaces.Space) -> SpaceInfo:
         info = {"shape": (int(space.n),), "dtype": "int", "n": int(space.n)}
     elif isinstance(space, spaces.MultiDiscrete):
         info = {"shape": space.shape, "dtype": "int", "n": space.nvec.copy()}
+    elif isinstance(space, spaces.MultiBinary):
+        info = {"shape": space.shape, "dtype": "int", "n": np.full(space.shape, 2)}
     else:
         raise SpaceError(
-            f"Expected a Box, Discrete or MultiDiscrete space, got {space!r:.80}. Convert it to one of these: "
-            "wrappers=[gymnasium.wrappers.FlattenObservation] flattens observations."
+            f"Expected a Box, Discrete, MultiDiscrete or MultiBinary space, got {space!r:.80}. Convert it to one of "
+            "these: wrappers=[gymnasium.wrappers.FlattenObservation] flattens observations."
         )
     start = getattr(space, "start", 0)
     return {**info, "start": start} if np.any(start) else info
@@ -99,3 +101,30 @@ def to_space_action(action: ArrayLike, space: spaces.Space) -> int | np.ndarray:
     if isinstance(space, spaces.Discrete):
         return int(array.item())
     return array.astype(space.dtype, copy=False).reshape(shape)
+
+
+def from_numbers(space: spaces.Space, numbers: np.ndarray) -> Any:
+    """Returns the element of a space that any vector describes, one of the size that `gymnasium.spaces.flatten` gives.
+
+    Numbers are clipped to the bounds of a Box. Each choice takes as many numbers as it has options, and is the index of
+    the largest; a switch is on if its number is positive.
+
+    >>> from_numbers(spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(2)]), np.array([0.1, 0.4, -1, 3]))
+    (1, array([0, 1], dtype=int8))
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        items = list(space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        ends = np.cumsum([spaces.flatdim(part) for _, part in items])
+        parts = {
+            name: from_numbers(part, rows) for (name, part), rows in zip(items, np.split(numbers, ends), strict=False)
+        }
+        return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+    if isinstance(space, spaces.Discrete):
+        return int(numbers.argmax() + space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        choices = [part.argmax() for part in np.split(numbers, np.cumsum(space.nvec.ravel())[:-1])]
+        return np.array(choices, space.dtype).reshape(space.shape) + space.start
+    if isinstance(space, spaces.MultiBinary):
+        return (numbers > 0).astype(space.dtype).reshape(space.shape)
+    assert isinstance(space, spaces.Box), space
+    return np.clip(numbers.reshape(space.shape), space.low, space.high).astype(space.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -53,8 +53,17 @@ LoggerOption = Annotated[
         help=f"Also write settings, results and videos to a logger: {', '.join(LOGGERS)}.",
     ),
 ]
-Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
+Env = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …", show_default=False),
+]
 EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="Keyword argument; repeatable.")]
+PythonOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="PATH", help="Another Python interpreter, on which the environment is made: for old libraries."
+    ),
+]
 BackendOption = Annotated[
     str,
     typer.Option(
@@ -71,6 +80,10 @@ Seed = Annotated[Optional[int], typer.Option(min=0, help="Seed. Default: a rando
 Threads = Annotated[int, typer.Option(min=1, help="Number of torch threads in this process.")]
 
 
+def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:
+    return parse_pairs(env_arg) if python is None else {**parse_pairs(env_arg), "python": python}
+
+
 @app.callback()
 def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tracebacks of errors.")] = False) -> None:
     Settings.traceback = traceback
@@ -80,33 +93,37 @@ def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tr
 @handle_errors
 def envs(
     prefix: Annotated[Optional[str], typer.Option(help="List all names of this prefix: gym, native, brax, …")] = None,  # noqa: UP045
+    installed: Annotated[bool, typer.Option("--installed", help="List only what is installed.")] = False,
 ) -> None:
-    """Lists the available environments by prefix, and for missing ones the extra to install."""
+    """Lists the available environments by prefix, and for missing ones the command that installs them."""
     from .list_envs import show_envs
 
-    show_envs(prefix)
+    show_envs(prefix, installed)
 
 
 @app.command()
 @handle_errors
 def check(
-    env: Env,
+    env: Env = None,
     env_arg: EnvArgs = [],  # noqa: B006
+    python: PythonOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all episodes.")] = 0,
     render: Annotated[bool, typer.Option("--render", help="Also check rendering.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
 ) -> None:
     """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
     from .check_command import check_env
+    from .list_envs import require_env
 
-    if not check_env(env, parse_pairs(env_arg), seed=seed, render=render, timeout=timeout):
+    env_kwargs = _env_kwargs(env_arg, python)
+    if not check_env(require_env(env, "check"), env_kwargs, seed=seed, render=render, timeout=timeout):
         raise typer.Exit(1)
 
 
 @app.command()
 @handle_errors
 def rollout(
-    env: Env,
+    env: Env = None,
     policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`. Default: random actions.")] = None,  # noqa: UP045
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     envs: Annotated[int, typer.Option(min=1, help="Number of environments in the batch.")] = 8,
@@ -116,6 +133,7 @@ def rollout(
     device: Device = None,
     seed: Seed = None,
     env_arg: EnvArgs = [],  # noqa: B006
+    python: PythonOption = None,
     video: Annotated[Optional[Path], typer.Option(help="Record one episode in this mp4, mkv or mov file.")] = None,  # noqa: UP045
     plot: Annotated[Optional[Path], typer.Option(help="Plot the returns in this png file.")] = None,  # noqa: UP045
     logger: LoggerOption = None,
@@ -123,10 +141,12 @@ def rollout(
     threads: Threads = 1,
 ) -> None:
     """Runs episodes and prints returns, lengths and steps per second."""
+    from .list_envs import require_env
     from .rollout import RolloutCommand
 
-    arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
-    command = RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments)
+    env_kwargs = _env_kwargs(env_arg, python)
+    arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": env_kwargs}
+    command = RolloutCommand(require_env(env, "rollout"), policy, episodes, envs, max_steps, seed, threads, arguments)
     with command.open_log(logger, out) as log:
         command.show(video, plot, log)
 
@@ -169,6 +189,7 @@ def evolve(
     test_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each test and of the final report.")] = 100,
     video: Annotated[bool, typer.Option(help="Record a video of the best policy at the end.")] = True,
     env_arg: EnvArgs = [],  # noqa: B006
+    python: PythonOption = None,
     logger: LoggerOption = None,
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     resume: Annotated[Optional[Path], typer.Option(help="Resume the run in this folder.")] = None,  # noqa: UP045
@@ -178,12 +199,14 @@ def evolve(
     from .evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
-    arguments |= {"env_args": parse_pairs(env_arg)}
+    arguments |= {"env_args": _env_kwargs(env_arg, python)}
     if resume is not None:
         source = context.get_parameter_source
         explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"} - {
             "resume"
         }
+        if "python" in explicit_names:
+            explicit_names = {*explicit_names, "env_args"} - {"python"}
         run = Evolution.resume(resume, {name: arguments.get(name) for name in explicit_names})
     elif env is not None:
         run = Evolution.start(Options(**arguments), out)
@@ -195,7 +218,7 @@ def evolve(
 @app.command()
 @handle_errors
 def bench(
-    env: Env,
+    env: Env = None,
     backends: Annotated[
         list[str],
         typer.Option(
@@ -211,9 +234,12 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.05, help="Duration of each measurement.")] = 1.0,
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006
+    python: PythonOption = None,
     threads: Threads = 1,
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     from .bench import Bench
+    from .list_envs import require_env
 
-    Bench(env, parse_pairs(env_arg), backends, workers, envs, seconds, device, threads).show()
+    env_kwargs = _env_kwargs(env_arg, python)
+    Bench(require_env(env, "bench"), env_kwargs, backends, workers, envs, seconds, device, threads).show()

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,8 +18,10 @@ from rich.table import Table
 from ..engine.backends.registry import backend_entry
 from ..engine.space_layout import Tree
 from ..policy.population import creation_errors
-from ..simulators.registry import find_entry
+from ..simulators.faster import faster_name
+from ..simulators.registry import BARE, find_entry
 from ..vector.factory import make_vector_env
+from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from .console import INTERRUPTED, console
 
@@ -83,7 +86,12 @@ class Bench:
             raise typer.Exit(INTERRUPTED)
 
     def _results(self) -> Iterator[Result]:
-        return self._batches() if find_entry(self.env)[0].is_batched else self._pools()
+        if find_entry(self.env)[0].is_batched:
+            yield from self._batches(self.env, self.envs or BATCH_SIZES)
+            return
+        yield from self._pools()
+        if (name := faster_name(self.env)) is not None:
+            yield from self._batches(name, self.envs or [1, 8, 64])
 
     def _pools(self) -> Iterator[Result]:
         cores = os.cpu_count() or 1
@@ -97,35 +105,38 @@ class Bench:
                 for envs_per_worker in self.envs or [1, 4, 16]:
                     num_envs = envs_per_worker * workers
                     backend_options = f"backend={backend!r}" + ("" if runs_inline else f", num_workers={workers}")
-                    call = (
-                        f"VectorEnv([lambda: gymnasium.make({self._env_arguments()})] * {num_envs}, {backend_options})"
-                    )
+                    call = self._call(num_envs, backend_options)
                     options: dict[str, Any] = {"backend": backend, "num_workers": workers, "empty_info": True}
                     with VectorEnv([make] * num_envs, autoreset_mode="same_step", **options) as env:
                         yield Result(backend, workers, num_envs, self._time(env), call)
 
-    def _batches(self) -> Iterator[Result]:
+    def _batches(self, name: str, sizes: Sequence[int]) -> Iterator[Result]:
         kwargs: dict[str, Any] = self.kwargs | ({} if self.device is None else {"device": self.device})
-        for num_envs in self.envs or BATCH_SIZES:
+        for num_envs in sizes:
             kwargs_text = "".join(f", {key}={value!r}" for key, value in kwargs.items())
-            call = f"make_vector_env({self.env!r}, num_envs={num_envs}{kwargs_text})"
-            with creation_errors(self.env, kwargs):
-                env = make_vector_env(self.env, num_envs=num_envs, empty_info=True, **kwargs)
+            call = f"make_vector_env({name!r}, num_envs={num_envs}{kwargs_text})"
+            with creation_errors(name, kwargs):
+                env = make_vector_env(name, num_envs=num_envs, empty_info=True, **kwargs)
             try:
-                yield Result(self.device or "batched", 1, num_envs, self._time(env.env, tensors=True), call)
+                label = self.device or ("batched" if name == self.env else name)
+                yield Result(label, 1, num_envs, self._time(env.env, tensors=True), call)
             finally:
                 env.close()
 
-    def _env_arguments(self) -> str:
+    def _call(self, num_envs: int, backend_options: str) -> str:
+        """Returns the call that makes these environments, as a user types it."""
+        entry, name = find_entry(self.env)
         kwargs_text = "".join(f", {key}={value!r}" for key, value in self.kwargs.items())
-        return f"{find_entry(self.env)[1]!r}{kwargs_text}"
+        if entry.prefix != BARE:
+            return f"make_vector_env({self.env!r}, num_envs={num_envs}, {backend_options}{kwargs_text})"
+        return f"VectorEnv([lambda: gymnasium.make({name!r}{kwargs_text})] * {num_envs}, {backend_options})"
 
     def _time(self, env: AnyVectorEnv, tensors: bool = False) -> float:
         """Returns environment steps per second."""
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(NUM_ACTION_BATCHES)]
         if tensors:
-            actions = [torch.as_tensor(batch, device=self.device) for batch in actions]
+            actions = [map_tree(partial(torch.as_tensor, device=self.device), batch) for batch in actions]
         env.reset(seed=0)
         _run(env, actions, self.seconds * WARM_UP_FRACTION)
         return env.num_envs * _run(env, actions, self.seconds)

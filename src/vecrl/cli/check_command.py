@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import StepTimeout, WorkerCrash
-from ..simulators.registry import find_entry
+from ..simulators.registry import BARE, find_entry
 from ..vector.vector_env import VectorEnv
-from .console import console
-from .env_checks import BASIC, CHECKS, RENDERING, WORKER, EnvChecks, Finding
+from .console import console, name_hint
+from .env_checks import BASIC, CHECKS, LIMITED_CHECKS, RENDERING, WORKER, EnvChecks, Finding
 
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
 TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."
@@ -38,19 +38,28 @@ def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, t
     for finding in mismatches:
         if finding.advice:
             console.print(f"[red]{finding.check_name}[/]: {escape(finding.advice)}")
+    if findings and findings[0].ok is False and (hint := name_hint(env)):
+        console.print(escape(hint), soft_wrap=True)
     console.print("[green]All checks passed.[/]" if not mismatches else f"[red]Mismatches: {len(mismatches)}.[/]")
     return not mismatches
 
 
 def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, timeout: float) -> Iterator[Finding]:
     entry, name = find_entry(env)
-    make_one = None if entry.env_fn is None else entry.env_fn(name, **kwargs, disable_env_checker=True)
+    make_env = make_rendering = None
+    if entry.env_fn is not None:  # called here, since names may not be registered in the worker
+        options = {**kwargs, "disable_env_checker": True} if entry.prefix == BARE else kwargs
+        make_env = entry.env_fn(name, **options)
+        make_rendering = entry.env_fn(name, **options, render_mode="rgb_array") if render else None
     skipped = {WORKER} if entry.is_batched else set()
     skipped |= set() if render else {RENDERING}
-    checks = partial(EnvChecks, env, make_one, kwargs, seed, entry)
+    checks = partial(EnvChecks, env, make_env, kwargs, seed, entry, make_rendering)
     with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout) as worker:
         for check_name in CHECKS:
             if check_name in skipped:
+                continue
+            if limit := next((word for word in entry.limits if check_name in LIMITED_CHECKS.get(word, ())), None):
+                yield Finding(check_name, None, f"no check ({limit})", entry.limits[limit])
                 continue
             console.print(f"[dim]checking: {check_name} …[/]")
             try:

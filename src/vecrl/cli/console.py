@@ -39,12 +39,24 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             error_console.print("[yellow]Interrupted.[/]")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            if Settings.traceback or not _is_expected(error):
+            hint = "" if isinstance(error, typer.Exit) else name_hint(kwargs.get("env"), str(error))
+            if Settings.traceback or not (hint or _is_expected(error)):
                 raise
             error_console.print(f"[bold red]Error:[/] {escape(first_line(error))}", soft_wrap=True)
+            if hint:
+                error_console.print(escape(hint), soft_wrap=True)
             raise typer.Exit(1) from None
 
     return run
+
+
+def name_hint(env: object, message: str = "") -> str:
+    """Returns a sentence with names that are similar to an unknown one, unless a message has one; "" if it is known."""
+    if not isinstance(env, str) or "Did you mean" in message:
+        return ""
+    from ..simulators.availability import suggest
+
+    return suggest(env).rstrip()
 
 
 def first_line(error: BaseException, suffix: str = " (--traceback shows the rest)") -> str:

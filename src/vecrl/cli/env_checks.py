@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
 from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import AutoresetMode
@@ -18,6 +18,7 @@ from ..simulators.registry import Entry, register_entry
 from ..simulators.wrapper_bypass import Env
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
+from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from .console import first_line
 
@@ -53,18 +54,26 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
     Args:
         name: the environment to check, a name for `make_vector_env`.
         make_one: creates one environment; None for a batched simulator, which is created by name.
-        entry: the entry of the environment's prefix, since the checks run in a worker.
         kwargs: keyword arguments of the environment.
         seed: seed of all episodes.
+        entry: the entry of the environment's prefix, since the checks run in a worker.
+        make_rendering: creates one environment that renders images; None for a batched simulator.
     """
 
     observation_space = action_space = Discrete(1)  # required, but this environment is never stepped
 
     def __init__(
-        self, name: str, make_one: Callable[..., Env] | None, kwargs: Mapping[str, Any], seed: int, entry: Entry
+        self,
+        name: str,
+        make_one: Callable[[], Env] | None,
+        kwargs: Mapping[str, Any],
+        seed: int,
+        entry: Entry,
+        make_rendering: Callable[[], Env] | None = None,
     ):
         register_entry(entry)
         self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
+        self.make_rendering = make_rendering
         self.env: Any = None
 
     def run_check(self, check_name: str) -> Finding:
@@ -77,11 +86,13 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
         except (Exception, SystemExit) as error:  # any exception of the environment is a finding
             return Finding(check_name, False, "no exception", f"{type(error).__name__}: {first_line(error, ' …')}")
 
-    def make(self, **make_kwargs: Any) -> Env:
-        """Creates one environment."""
-        if self.make_one is None:
-            return make_vector_env(self.name, **self.kwargs, **make_kwargs).env
-        return self.make_one(**make_kwargs)
+    def make(self, renders: bool = False) -> Env:
+        """Creates one environment, which renders images if `renders`."""
+        make_python_env = self.make_rendering if renders else self.make_one
+        if make_python_env is not None:
+            return make_python_env()
+        render_kwargs: dict[str, Any] = {"render_mode": "rgb_array"} if renders else {}
+        return make_vector_env(self.name, **self.kwargs, **render_kwargs).env
 
     def make_vector(self, mode: AutoresetMode, backend: str = "serial") -> AnyVectorEnv:
         """Creates a vector environment of three environments."""
@@ -120,9 +131,9 @@ def _check_reset(env: Env, seed: int) -> tuple[str, str]:
 
 def _check_steps(env: Env, seed: int) -> tuple[str, str]:
     lengths = [0] * EPISODES
-    env.action_space.seed(seed)
     for episode in range(EPISODES):
         env.reset(seed=seed + episode)
+        env.action_space.seed(seed + episode)  # after the reset, in which some environments make a new space
         for lengths[episode] in range(1, MAX_STEPS + 1):
             obs, reward, terminated, truncated, info = env.step(_sample(env))
             _check_obs(env.observation_space, obs)
@@ -138,21 +149,37 @@ def _check_steps(env: Env, seed: int) -> tuple[str, str]:
     return "observations, rewards and flags as declared", f"lengths {lengths}"
 
 
-def _check_obs(space: AnySpace, obs: Tree) -> None:
-    numpy_value = _to_numpy(obs) if isinstance(obs, torch.Tensor) else obs
+def _check_obs(space: AnySpace, obs: Tree, name: str = "") -> None:
+    """Raises `CheckFailed` if an observation, or a part of it called `name`, is not in its space."""
+    if isinstance(space, Dict):
+        if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
+            raise CheckFailed(f"keys {sorted(space.spaces)}{name}", _describe_value(obs), "Return all declared keys.")
+        for key, part in space.spaces.items():
+            _check_obs(part, obs[key], f"{name or ' at '}[{key!r}]")
+        return
+    if isinstance(space, Tuple):
+        if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
+            raise CheckFailed(f"a tuple of {len(space.spaces)}{name}", _describe_value(obs), "Return all parts.")
+        for index, part in enumerate(space.spaces):
+            _check_obs(part, obs[index], f"{name or ' at '}[{index}]")
+        return
+    value = _to_numpy(obs) if isinstance(obs, torch.Tensor) else obs
     if isinstance(space, Box):
-        array = np.asarray(numpy_value)
-        if array.dtype != space.dtype:
-            raise CheckFailed(str(space.dtype), str(array.dtype), f"Return observations as {space.dtype}.")
-        if array.shape != space.shape:
-            raise CheckFailed(str(space.shape), str(array.shape), "Return observations of the declared shape.")
-        out_of_bounds = ~((array >= space.low) & (array <= space.high))
-        if out_of_bounds.any():
-            position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
-            bounds = f"[{space.low[position]:g}, {space.high[position]:g}] at {position}"
-            raise CheckFailed(bounds, f"{array[position]:g}", "Widen the bounds, or clip observations.")
-    elif numpy_value not in space:
-        raise CheckFailed(str(space), repr(numpy_value)[:80], "Return observations in the declared space.")
+        _check_box(space, np.asarray(value), name)
+    elif value not in space:
+        raise CheckFailed(f"{space}{name}", repr(value)[:80], "Return observations in the declared space.")
+
+
+def _check_box(space: Box, array: np.ndarray, name: str) -> None:
+    if array.dtype != space.dtype:
+        raise CheckFailed(f"{space.dtype}{name}", str(array.dtype), f"Return observations as {space.dtype}.")
+    if array.shape != space.shape:
+        raise CheckFailed(f"{space.shape}{name}", str(array.shape), "Return observations of the declared shape.")
+    out_of_bounds = ~((array >= space.low) & (array <= space.high))
+    if out_of_bounds.any():
+        position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
+        bounds = f"[{space.low[position]:g}, {space.high[position]:g}] at {position}{name.replace(' at ', ' of ')}"
+        raise CheckFailed(bounds, f"{array[position]:g}", "Widen the bounds, or clip observations.")
 
 
 def _check_seeds(env: Env, seed: int) -> tuple[str, str]:
@@ -190,8 +217,8 @@ def _check_new_env(make: Callable[..., Env], seed: int) -> tuple[str, str]:
 
 
 def _trajectory(env: Env, seed: int) -> list[list[np.ndarray]]:
-    env.action_space.seed(seed)
     obs, _ = env.reset(seed=seed)
+    env.action_space.seed(seed)  # after the reset, in which some environments make a new space
     rows = [_leaves(obs)]
     for _ in range(200):
         obs, reward, terminated, truncated, _ = env.step(_sample(env))
@@ -203,7 +230,7 @@ def _trajectory(env: Env, seed: int) -> list[list[np.ndarray]]:
 
 def _check_render(make: Callable[..., Env], seed: int) -> tuple[str, str]:
     expected = "uint8 [height, width, 3]"
-    with closing(make(render_mode="rgb_array")) as env:
+    with closing(make(renders=True)) as env:
         env.reset(seed=seed)
         frame = env.render()
     if frame is None:
@@ -262,7 +289,7 @@ def _first_episodes(vector: AnyVectorEnv, seed: int) -> list[np.ndarray]:
 
 def _sample(env: Env) -> Tree:
     action = env.action_space.sample()
-    return torch.as_tensor(action) if hasattr(env, "simulator") else action
+    return map_tree(torch.as_tensor, action) if hasattr(env, "simulator") else action
 
 
 def _to_numpy(value: Tree) -> np.ndarray:
@@ -290,6 +317,8 @@ def _arrays_equal(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _describe_value(value: Tree) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_describe_value, value)) + ")"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_describe_value(part)}" for key, part in value.items()) + "}"
     numpy_value = _to_numpy(value)
@@ -312,3 +341,5 @@ CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {
     WORKER: lambda checks: _check_backends(checks.make_vector, checks.seed),
     RENDERING: lambda checks: _check_render(checks.make, checks.seed),
 }
+SEEDED = "same seed, same episode", "fresh object, same episode", "auto-reset in all modes", WORKER
+LIMITED_CHECKS = {"seeds": SEEDED, "pixels": (RENDERING,)}  # checks that a limit of an entry rules out

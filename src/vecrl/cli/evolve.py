@@ -19,6 +19,7 @@ from ..policy.population import OBS_CLIP
 from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import seed_for, stream_for
+from ..simulators.faster import faster_name
 from .console import INTERRUPTED, console, first_line
 from .media import draw_curve, record_video
 from .options import CHANGEABLE_OPTIONS, Options
@@ -130,6 +131,8 @@ class Evolution:
             f"seed {options.seed}, in {self.folder.path}",
             soft_wrap=True,
         )
+        if (name := faster_name(options.env)) is not None:
+            console.print(f"[dim]vecrl evolve {name} gives the same values, and is faster.[/]", soft_wrap=True)
         try:
             self.selection.retest()
             self._run()
@@ -213,9 +216,16 @@ class Evolution:
         return None if norm is None or norm.stats.empty else {k: v.cpu() for k, v in norm.state_dict().items()}
 
     def _make_saved_policy(self, vector: Tensor, norm: dict[str, Tensor] | None, mean: float | None) -> SavedPolicy:
-        options = self.options
+        options, policy_io = self.options, self.evaluator.policy_io
         return SavedPolicy(
-            options.env, options.network, self.evaluator.policy_io.constants, vector.clone(), norm, OBS_CLIP, mean
+            options.env,
+            options.network,
+            policy_io.constants,
+            vector.clone(),
+            norm,
+            OBS_CLIP,
+            mean,
+            spaces=policy_io.spaces,
         )
 
     def _center(self) -> SavedPolicy:

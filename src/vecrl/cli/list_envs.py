@@ -2,49 +2,104 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+
+import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
 
-from ..simulators.registry import available, known_prefixes
+from ..simulators.availability import Availability, available
+from ..simulators.registry import BARE, SEPARATOR, find_entry, known_prefixes
 from ..vector import factory  # noqa: F401 -- fills the registry on import
-from .console import console
+from .console import console, error_console, first_line
 
-MAX_SAMPLES = 6  # names per prefix in the overview
+EXAMPLE_WIDTH = 34  # fits the commands that install what is missing
+COUNT_WIDTH = 6
+WRONG_USAGE = 2  # exit code
 
 
-def show_envs(prefix: str | None) -> None:
-    """Prints an overview of all prefixes, or all names of one."""
+def show_envs(prefix: str | None, installed: bool = False) -> None:
+    """Prints an overview of all prefixes, one row after another, or all names of one prefix.
+
+    Args:
+        prefix: lists the names of this prefix; None for the overview.
+        installed: whether the overview has only the simulators that are installed.
+    """
     if prefix is not None:
-        _show_names(prefix.removesuffix("::"))
+        _show_names(prefix.removesuffix(SEPARATOR))
         return
-    table = Table("prefix", "description", "environments", title="Available environments")
-    for name in known_prefixes():
-        availability = available(name)
-        if availability.missing is None:
-            samples_text = ", ".join(_samples(availability.names))
-            table.add_row(
-                f"{name}::", escape(availability.summary), escape(f"{len(availability.names)}: {samples_text}")
-            )
-        else:
-            status = "[red]error[/]" if availability.install is None else "[yellow]missing[/]"
-            reason = escape(availability.install or availability.missing)
-            table.add_row(f"{name}::", escape(availability.summary), f"{status}; {reason}")
-    console.print(table)
+    prefixes = known_prefixes()
+    width = max(map(len, prefixes)) + len(SEPARATOR)
+    _print_row(width, "prefix", "names", "example, or how to install it", "description", "bold")
+    for name in prefixes:
+        with _silent_imports():
+            availability = available(name)
+        if not (installed and availability.missing is not None):
+            _show_overview(width, availability)
     console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")
 
 
-def _samples(names: tuple[str, ...]) -> list[str]:
-    step = max(1, len(names) // MAX_SAMPLES)
-    return [*names[::step][:MAX_SAMPLES], *(["…"] if len(names) > MAX_SAMPLES else [])]
+def require_env(env: str | None, command: str) -> str:
+    """Returns the name of an environment; without one, prints examples that can be made here.
+
+    Raises:
+        typer.Exit: there is no name.
+    """
+    if env is not None:
+        return env
+    error_console.print("[bold red]Error:[/] Expected an environment, got none. Give one, for example:")
+    for prefix in known_prefixes():
+        with suppress(ImportError):  # of a distribution that has an entry point
+            entry, _ = find_entry(prefix + SEPARATOR)
+            if entry.example is not None and entry.missing is None:
+                name = _full_name(prefix, entry.example)
+                error_console.print(f"  vecrl {command} {name}", markup=False, soft_wrap=True)
+    raise typer.Exit(WRONG_USAGE)
+
+
+def _show_overview(width: int, found: Availability) -> None:
+    prefix, summary = found.prefix + SEPARATOR, escape(found.summary)
+    if found.missing is None:
+        example = "" if found.example is None else escape(_full_name(found.prefix, found.example))
+        _print_row(width, prefix, str(len(found.names)), example, summary)
+    elif found.install is not None:
+        _print_row(width, prefix, "–", f"[yellow]{escape(found.install)}[/]", summary)
+    else:
+        reason = first_line(ImportError(found.missing), " …")
+        _print_row(width, prefix, "–", "[red]error[/]", ": ".join(filter(None, [summary, escape(reason)])))
+
+
+def _print_row(width: int, prefix: str, count: str, example: str, description: str, style: str = "") -> None:
+    """Prints one row, which is a table of its own so that it appears at once."""
+    row = Table.grid(padding=(0, 2))
+    row.add_column(width=width, no_wrap=True)
+    row.add_column(width=COUNT_WIDTH, justify="right")
+    row.add_column(width=EXAMPLE_WIDTH, overflow="fold")
+    row.add_column()
+    row.add_row(prefix, count, example, description, style=style)
+    console.print(row)
+
+
+def _full_name(prefix: str, name: str) -> str:
+    return name if prefix == BARE else prefix + SEPARATOR + name
 
 
 def _show_names(prefix: str) -> None:
     availability = available(prefix)
     if availability.missing is not None:
         raise ImportError(availability.missing)
-    names = [name if prefix == "gym" else f"{prefix}::{name}" for name in availability.names]
+    names = [_full_name(prefix, name) for name in availability.names]
     if console.is_terminal:
         console.print(Columns(map(escape, names)))
     else:
         console.print("\n".join(map(escape, names)), soft_wrap=True)
+
+
+@contextmanager
+def _silent_imports() -> Iterator[None]:
+    """Hides what libraries print when they are imported."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from functools import partial
+from itertools import count, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
 from ..policy.policy_io import PolicyIO
 from ..policy.population import creation_errors
 from ..simulators.registry import find_entry
+from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
-from ..vector.torch_wrapper import TorchWrapper
+from ..vector.vector_env import VectorEnv
 from .constant_observation import make_constant_observation_env
 from .run_log import RunLog
 
 MAX_FRAMES = 3000
+MAX_RATE = 30  # frames per second; environments with more steps per second are rendered at every few steps
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
 PLOT_SUFFIXES = (".png",)
 PolicyFn = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -100,12 +104,16 @@ def record_video(
     seed: int,
     env_kwargs: Mapping[str, Any],
     constant_observation: bool = False,
+    max_steps: int | None = None,
     log: RunLog,
 ) -> float:
     """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
 
+    An environment of more than `MAX_RATE` steps per second is rendered at every k-th step and at the last one.
+
     Args:
         constant_observation: `act` ignores its input, so the observations may be of any space.
+        max_steps: the largest number of steps; None for a whole episode.
         log: also gets the video, with the name of the file without its suffix.
 
     Returns:
@@ -119,42 +127,87 @@ def record_video(
 
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
-    with creation_errors(env, kwargs):
-        env_wrapper = _make(env, kwargs, constant_observation)
+    with _reason_for_no_images(env), creation_errors(env, kwargs):
+        vector_env = _make(env, kwargs, constant_observation)
     try:
-        rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
+        steps_per_second = float((vector_env.metadata or {}).get("render_fps") or 30)
+        every = math.ceil(steps_per_second / MAX_RATE)
+        rate: Any = steps_per_second / every
+        limit = MAX_FRAMES * every if max_steps is None else min(MAX_FRAMES * every, max_steps + 1)
         with VideoWriter(path, fps=rate) as video, log.video(path.stem, rate) as write_to_log:
-            for frame, reward in islice(_episode(env_wrapper, act, seed), MAX_FRAMES):
-                video.write(frame)
-                write_to_log(frame)
+            for frame, reward in islice(_episode(vector_env, act, seed, every), limit):
+                if frame is not None:
+                    video.write(frame)
+                    write_to_log(frame)
                 total += reward
     finally:
-        env_wrapper.close()
+        vector_env.close()
     return total
 
 
-def _make(env: str, kwargs: Mapping[str, Any], constant_observation: bool) -> TorchWrapper:
+def check_renders(env: str, *, env_kwargs: Mapping[str, Any], constant_observation: bool = False) -> None:
+    """Raises the errors of `record_video` that do not need an episode; arguments as there."""
+    kwargs = {**env_kwargs, "render_mode": "rgb_array"}
+    with _reason_for_no_images(env):
+        with creation_errors(env, kwargs):
+            vector_env = _make(env, kwargs, constant_observation)
+        try:
+            vector_env.reset(seed=0)
+            _frame(vector_env)
+        finally:
+            vector_env.close()
+
+
+@contextmanager
+def _reason_for_no_images(env: str) -> Iterator[None]:
+    """Raises the reason of the registry, if it has one, in place of the simulator's error."""
+    try:
+        yield
+    except Exception as error:
+        reason = find_entry(env)[0].limits.get("pixels")
+        if reason is None:
+            raise
+        raise ValueError(
+            f"Expected an environment that renders images, got {env!r}: {reason}. Omit the video."
+        ) from error
+
+
+def _frame(env: VectorEnv | BatchedVectorEnv) -> np.ndarray:
+    """Renders the only environment."""
+    (frame,) = env.render() or (None,)
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+        raise ValueError(
+            f"Expected an environment that renders images (render_mode 'rgb_array'), got {type(frame).__name__} from "
+            "render. Omit the video."
+        )
+    return frame
+
+
+def _make(env: str, kwargs: Mapping[str, Any], constant_observation: bool) -> VectorEnv | BatchedVectorEnv:
+    """Makes a vector environment of one environment, which does not reset itself."""
     entry, name = find_entry(env)
-    if constant_observation and entry.env_fn is not None:
-        return TorchWrapper(make_constant_observation_env(entry.env_fn(name, **kwargs)))
-    return make_vector_env(env, **kwargs)
+    if entry.env_fn is None:
+        made = make_vector_env(env, num_envs=1, **kwargs).env
+        return BatchedVectorEnv(made.simulator, autoreset_mode="disabled")
+    make = entry.env_fn(name, **kwargs)
+    make_one = partial(make_constant_observation_env, make) if constant_observation else make
+    return VectorEnv([make_one], autoreset_mode="disabled")
 
 
 @torch.no_grad()
-def _episode(env: TorchWrapper, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
-    """Yields the frames of an episode, each with the reward of the step before it."""
-    policy_io = PolicyIO(env.observation_space, env.action_space)
+def _episode(
+    env: VectorEnv | BatchedVectorEnv, act: PolicyFn, seed: int, every: int
+) -> Iterator[tuple[np.ndarray | None, float]]:
+    """Yields a frame at every k-th step of an episode and at its end, else None; and the reward of the step before."""
+    policy_io = PolicyIO(env.single_observation_space, env.single_action_space)
     obs, _ = env.reset(seed=seed)
     reward, is_over, state = 0.0, False, ()
-    while True:
-        frame = env.render()
-        if frame is None:
-            raise ValueError("Expected an environment that renders images (render_mode 'rgb_array'), got None.")
-        yield np.asarray(frame), reward
+    for step in count():
+        yield _frame(env) if is_over or step % every == 0 else None, reward
         if is_over:
             return
-        outputs = act(policy_io.features(obs[None]), *state)
+        outputs = act(policy_io.features(obs), *state)
         if isinstance(outputs, tuple):
             outputs, *state = outputs
-        obs, reward, terminated, truncated, _ = env.step(policy_io.actions(outputs)[0])
-        reward, is_over = float(reward), bool(terminated) or bool(truncated)
+        obs, rewards, terminated, truncated, _ = env.step(policy_io.action_arrays(outputs))
+        reward, is_over = float(rewards[0]), bool(terminated[0] or truncated[0])

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 import typer
-from gymnasium.spaces import Box, Discrete
 from rich.table import Table
 from torch import Tensor, nn
 
-from ..engine.space_layout import AnySpace
 from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
 from ..policy.evaluation.settings import Evaluation
+from ..policy.flat_spaces import FlatActions
 from ..policy.policy_io import PolicyIO
 from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
@@ -26,7 +25,7 @@ from ..simulators.registry import find_entry
 from ..simulators.wrapper_bypass import Env
 from .console import INTERRUPTED, console
 from .constant_observation import make_constant_observation_env
-from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
+from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, check_renders, draw_returns, prepare_output_path, record_video
 from .run_folder import RunFolder
 from .run_log import RunLog
 
@@ -34,17 +33,12 @@ from .run_log import RunLog
 class RandomActions(nn.Module):
     """Outputs that make all actions of a space equally likely; of unit variance in dimensions without finite bounds."""
 
-    def __init__(self, space: AnySpace):
+    def __init__(self, actions: FlatActions):
         super().__init__()
-        self.low, self.high, self.size = 0.0, 1.0, int(space.n) if isinstance(space, Discrete) else 0
-        if isinstance(space, Box):
-            is_bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            self.low = torch.tensor(np.where(is_bounded, space.low, -(3**0.5)).ravel(), dtype=torch.float32)
-            self.high = torch.tensor(np.where(is_bounded, space.high, 3**0.5).ravel(), dtype=torch.float32)
-            self.size = len(self.low)
+        self.low, self.high = (torch.from_numpy(bound).float() for bound in (actions.low, actions.high))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.rand(*x.shape[:-1], self.size) * (self.high - self.low) + self.low
+        return torch.rand(*x.shape[:-1], len(self.low)) * (self.high - self.low) + self.low
 
 
 @register_batched(RandomActions)
@@ -53,7 +47,7 @@ def _random(module: RandomActions, parameters: Parameters) -> BatchedForward:
 
 
 def _random_actions(policy_io: PolicyIO) -> RandomActions:
-    return RandomActions(policy_io.action_space)
+    return RandomActions(policy_io.flat_actions)
 
 
 class RolloutCommand:
@@ -101,11 +95,9 @@ class RolloutCommand:
             log: gets the return and the length of each episode, and the video.
 
         Raises:
-            ValueError: a file to write has an unsupported suffix.
+            ValueError: a file to write has an unsupported suffix, or the environment renders no images.
         """
-        for path, suffixes in ((video, VIDEO_SUFFIXES), (plot, PLOT_SUFFIXES)):
-            if path is not None:
-                prepare_output_path(path, suffixes)  # raises before the first episode, not after the last
+        self._check_outputs(video, plot)
         torch.manual_seed(stream_for(self.seed, "actions") >> 1)
         evaluations: list[Evaluation] = []
         started, interrupted = time.perf_counter(), False
@@ -133,17 +125,31 @@ class RolloutCommand:
             )
             raise typer.Exit(INTERRUPTED)
         if video is not None:
-            kwargs = self.evaluator_options["env_kwargs"]
-            video_return = record_video(
-                self.env,
-                module,
-                video,
-                seed=seed_for(self.seed, 0),
-                env_kwargs=kwargs,
-                constant_observation=self.saved_policy is None,
-                log=log,
-            )
+            with console.status("recording the video"):
+                video_return = record_video(
+                    self.env,
+                    module,
+                    video,
+                    seed=seed_for(self.seed, 0),
+                    max_steps=self.max_steps,
+                    log=log,
+                    **self._recorded,
+                )
             console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
+
+    @property
+    def _recorded(self) -> dict[str, Any]:
+        """The arguments that say which environment is filmed."""
+        kwargs = self.evaluator_options["env_kwargs"]
+        return {"env_kwargs": kwargs, "constant_observation": self.saved_policy is None}
+
+    def _check_outputs(self, video: Path | None, plot: Path | None) -> None:
+        """Raises the errors of files that cannot be written before the first episode, not after the last."""
+        for path, suffixes in ((video, VIDEO_SUFFIXES), (plot, PLOT_SUFFIXES)):
+            if path is not None:
+                prepare_output_path(path, suffixes)
+        if video is not None:
+            check_renders(self.env, **self._recorded)
 
     def _title(self) -> str:
         return f"{self.env}, {'random actions' if self.saved_policy is None else 'saved policy'}"
@@ -157,12 +163,11 @@ class RolloutCommand:
                 env = partial(make_constant_observation_env, entry.env_fn(name, **options.pop("env_kwargs")))
             return PopulationEvaluator(env, _random_actions, self.num_envs, **options)
         evaluator = PopulationEvaluator(self.env, self.saved_policy.network, self.num_envs, **options)
-        if evaluator.policy_io.constants != self.saved_policy.constants:
+        try:
+            self.saved_policy.check_spaces(self.env, evaluator.policy_io)
+        except ValueError:
             evaluator.close()
-            raise ValueError(
-                f"Expected an environment with {self.saved_policy.constants}, as {self.saved_policy.env} has, "
-                f"got {self.env} with {evaluator.policy_io.constants}. Give the environment of the policy."
-            )
+            raise
         return evaluator
 
     def _evaluate(self, evaluator: PopulationEvaluator, first_episode: int) -> Evaluation:

@@ -106,12 +106,32 @@ class BatchBuffers:
         self.final_obs: list[Any] = shared[num_actions:-1]
         self.reset_mask: np.ndarray = shared[-1]
         self.slots = [Slot(block, _array_views(block, slot_specs)) for block in blocks[1:]]
+        self._address = blocks[0].ctypes.data
 
     @staticmethod
     def size(obs: Layout, action: Layout, num_envs: int, slots: int = 4) -> int:
         """Returns the size in bytes of batch buffers with these arguments."""
         shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
         return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
+
+    def places(self) -> dict[str, Any]:
+        """Returns where the arrays are in the memory, for a process that cannot use this class.
+
+        Returns:
+            `(offset, shape, dtype)` of each array, by the names of the attributes, with the dtype as text; None for an
+            opaque leaf.
+        """
+
+        def place(array: np.ndarray | None) -> tuple[int, tuple[int, ...], str] | None:
+            return None if array is None else (array.ctypes.data - self._address, array.shape, array.dtype.str)
+
+        names = "reward", "terminated", "truncated", "was_reset", "returns", "lengths"
+        slots = [
+            {"obs": [place(leaf) for leaf in slot.obs]} | {name: place(getattr(slot, name)) for name in names}
+            for slot in self.slots
+        ]
+        actions, final_obs = [*map(place, self.actions)], [*map(place, self.final_obs)]
+        return {"actions": actions, "final_obs": final_obs, "reset_mask": place(self.reset_mask), "slots": slots}
 
     def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
         """Writes the leaves of actions into `rows`. Returns opaque leaves, by index, to send with the command."""

@@ -18,7 +18,7 @@ from .worker import Command, Op
 
 EnvState = dict[str, Any]
 """The state of an environment as plain data, and its return, length and seeds."""
-InvokeKind = Literal["get", "set", "call", "render", "get_state", "set_state"]
+InvokeKind = Literal["get", "set", "call", "render", "is_wrapped", "get_state", "set_state"]
 
 
 class EnvAccess(PoolLifecycle):
@@ -31,7 +31,7 @@ class EnvAccess(PoolLifecycle):
 
         Args:
             kind: what to do.
-            name: the name of the attribute or method.
+            name: the name of the attribute or method; for "is_wrapped" the full name of the class of a wrapper.
             values: one per environment: the value to set, or args and kwargs of the call.
             ids: the environments; None for all.
 

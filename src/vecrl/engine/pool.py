@@ -49,7 +49,7 @@ class Pool(EnvAccess):
             their episodes as truncated, with `failed` and `error` in the info, and restarts them. "mask" ends their
             episodes in the same way and excludes them from then on: their rows do not change, see `alive`.
         restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method, threads_per_worker, preload, pin_workers, ray_options: how workers are started, see
+        start_method, threads_per_worker, preload, pin_workers, ray_options, python: how workers are started, see
             `WorkerOptions`.
         same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
             layouts must be.
@@ -88,6 +88,7 @@ class Pool(EnvAccess):
         resolve_spaces: ResolveSpaces | None = None,
         ray_options: RayOptions | None = None,
         env_id_offset: int = 0,
+        python: str | None = None,
     ):
         options = PoolOptions(
             backend=backend,
@@ -105,6 +106,7 @@ class Pool(EnvAccess):
             resolve_spaces=resolve_spaces,
             ray_options=ray_options,
             env_id_offset=env_id_offset,
+            python=python,
         )
         super().__init__(makers, options)
 

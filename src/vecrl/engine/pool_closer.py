@@ -113,7 +113,8 @@ class PoolCloser:
         named = {i for failure in failures for i in failure.env_ids}
         for worker in unstopped:
             if not named.issuperset(ids := pending.ids_of([worker])):
-                failures.append(Failure(ids, "close", "its thread cannot be killed", worker=worker, kind="timed_out"))
+                text = "its thread cannot be killed, and ends with the program"
+                failures.append(Failure(ids, "close", text, worker=worker, kind="timed_out"))
         return failures
 
     def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:

@@ -370,7 +370,9 @@ class PoolLifecycle:
     def _check_idle(self) -> None:
         self._enter()
         if self._pending.open or self._pending.completed:
-            raise PendingError(f"{self._name_pending()} still pending; wait for them first.")
+            raise PendingError(
+                f"{self._name_pending()} still pending; wait for them first, or reset all environments to drop them."
+            )
 
     def _check_ids(self, ids: Ids) -> np.ndarray:
         self._enter()

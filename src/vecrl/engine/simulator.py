@@ -10,7 +10,7 @@ processes, auto-reset modes or the interfaces above the engine. There are two ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -56,6 +56,12 @@ class RowBuffers:
 
 ResetOptions = Mapping[str, Any]
 """The argument `options` of a reset, for every environment."""
+
+
+class ResetKeywords(dict[str, object]):
+    """Keyword arguments of the environments' `reset`, except the seed; passed in place of a reset's `options`."""
+
+
 InfoRows = list[tuple[int, Info]]
 ObjectRows = dict[int, list[tuple[int, Tree]]]
 
@@ -93,6 +99,55 @@ class RowFailures(Exception):
     def __init__(self, failures: Sequence[tuple[int, BaseException]]):
         super().__init__(*(error for _, error in failures))
         self.failures = list(failures)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvDescription:
+    """What another interpreter needs to make an environment, as plain data.
+
+    Attributes:
+        target: the function to call there: "MODULE:NAME" or "FILE.py:NAME". Of several, divided by "|", the first with
+            a module that is installed.
+        args, kwargs: its arguments.
+        modules: modules to import before.
+        python: the path of the interpreter; None for the one that the pool is given.
+    """
+
+    target: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    modules: Sequence[str] = ()
+    python: str | None = None
+
+
+@runtime_checkable
+class DescribesEnv(Protocol):
+    """A function without arguments that makes an environment, which another interpreter can make as well."""
+
+    description: EnvDescription
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorMaker:
+    """Makes the simulator of one worker.
+
+    Attributes:
+        simulator: the class of the simulator, which is called with `env_fns`.
+        env_fns: functions that each make one environment.
+        options: further arguments of the class.
+    """
+
+    simulator: Callable[..., Simulator]
+    env_fns: Sequence[Callable[[], Any]]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __call__(self) -> Simulator:
+        return self.simulator(self.env_fns, **self.options)
+
+    @property
+    def descriptions(self) -> list[EnvDescription]:
+        """The descriptions of those environments that have one."""
+        return [env_fn.description for env_fn in self.env_fns if isinstance(env_fn, DescribesEnv)]
 
 
 class Simulator(Protocol):
@@ -148,8 +203,8 @@ class Simulator(Protocol):
 
         Args:
             row: its row.
-            kind: "get", "set", "call" or "render".
-            name: the name of the attribute or method.
+            kind: "get", "set", "call", "render" or "is_wrapped" (whether the environment has a wrapper of a class).
+            name: the name of the attribute or method, or the class's module and qualified name, joined by a dot.
             value: the value to set, or args and kwargs of the call.
         """
         ...
@@ -195,7 +250,7 @@ class BatchStep:
     """The results of one step of a `BatchSimulator`, one row per environment, before any row is reset.
 
     Attributes:
-        next_obs: `[n, *obs_shape]`, the observations after the step, final observations included.
+        next_obs: `[n, *obs_shape]`, or a tree of such arrays: the observations after the step, final ones included.
         reward: `[n]`, floating point.
         terminated: `[n]`, bool.
         truncated: `[n]`, bool.
@@ -213,8 +268,13 @@ class BatchStep:
 class BatchSimulator(Protocol):
     """A simulator that steps a whole batch at once, on one device.
 
-    vecrl checks that actions are elements of `action_space` before it calls `step`. A simulator with another optional
-    attribute, `checks_actions = True`, gets all actions unchanged and checks them itself.
+    If a space is a Dict or a Tuple, observations or actions are dicts or tuples of arrays `[n, ...]`, nested as the
+    space is. A simulator that cannot return its states raises `NotImplementedError` in `get_state` and `set_state`,
+    with the reason; callers can then not reset some rows with seeds, nor step some rows without `SupportsStepWhere`.
+
+    vecrl checks that actions are elements of `action_space` before it calls `step`. A simulator with the optional
+    attribute `checks_actions = True` gets all actions unchanged and checks them itself. One with
+    `differentiable = True` keeps the graphs of its results, so that no rollout of it is computed without gradients.
 
     Attributes:
         num_envs: n, the number of rows.

@@ -69,7 +69,11 @@ class Layout:
     @cached_property
     def build(self) -> Callable[[Sequence[Tree]], Tree]:
         """A function that returns the tree of the leaves in order; the inverse of `split`."""
-        return itemgetter(0) if self.flat else partial(_nest, self.space)
+        if self.flat:
+            return itemgetter(0)
+        if isinstance(self.space, spaces.Dict) and all(len(leaf.path) == 1 for leaf in self.leaves):
+            return partial(_name, tuple(self.space.spaces))
+        return partial(_nest, self.space)
 
     def split(self, tree: Tree) -> list[Tree]:
         """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""
@@ -96,7 +100,7 @@ class Layout:
         return [[row[i] for row in rows] for i in range(len(self.leaves))]
 
     def batch(self, tree: Tree, rows: int) -> list[LeafRows]:
-        """Returns a batch of `rows` elements as leaf arrays of the right shape; opaque leaves as lists.
+        """Returns a batch of `rows` actions as leaf arrays of the right shape; opaque leaves as lists.
 
         Raises:
             SpaceError: a key is missing, a leading size or shape is wrong, or a dtype cannot be cast to the leaf's
@@ -117,11 +121,42 @@ class Layout:
             return [self.build(()) for _ in range(count)]
         return list(map(self.build, zip(*leaves, strict=True)))
 
+    def lazy_rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
+        """Returns the same as `rows`; elements of several leaves are built when they are read."""
+        return self.rows(leaves, count) if self.flat or not leaves else LazyRows(self.build, leaves)
+
     def empty(self, rows: int) -> list[Any]:
         """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
         return [
             [None] * rows if leaf.dtype is None else np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
+
+
+class LazyRows(Sequence[Tree]):
+    """The elements of rows, each of which is built when it is read.
+
+    Args:
+        build: returns an element from its leaves.
+        leaves: one array, or list, per leaf, with one value per row.
+
+    Attributes:
+        leaves: the argument, for a simulator that takes all rows at once.
+    """
+
+    def __init__(self, build: Callable[[Sequence[Tree]], Tree], leaves: Sequence[LeafRows]):
+        self.leaves = leaves
+        self._build = build
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return self._build([leaf[index] for leaf in self.leaves])
+
+    def __iter__(self) -> Iterator[Tree]:
+        return map(self._build, zip(*self.leaves, strict=True))
 
 
 def _leaves(space: AnySpace, path: Path) -> Iterator[Leaf]:
@@ -137,6 +172,10 @@ def _leaves(space: AnySpace, path: Path) -> Iterator[Leaf]:
         yield Leaf(path, (), None)
 
 
+def _name(names: Sequence[str], values: Iterable[Tree]) -> Tree:
+    return dict(zip(names, values, strict=True))
+
+
 def _nest(space: Any, values: Iterable[Tree]) -> Tree:
     """Returns the next values as the tree of a space; leaves cost no call, since every step builds trees."""
     values, is_dict = iter(values), isinstance(space, spaces.Dict)
@@ -150,15 +189,17 @@ def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:
     if leaf.dtype is None:
         value = list(value)
         if len(value) != rows:
-            raise SpaceError(f"Expected {rows} elements at {leaf.name}, one per environment, got {len(value)}.")
+            raise SpaceError(f"Expected {rows} actions at {leaf.name}, one per environment, got {len(value)}.")
         return value
     array = np.asarray(value)
     if array.shape != (rows, *leaf.shape):
         raise SpaceError(
-            f"Expected shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {array.shape}."
+            f"Expected actions of shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {array.shape}."
         )
     if array.dtype != leaf.dtype and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-        raise SpaceError(f"Expected {leaf.dtype} at {leaf.name}, got {array.dtype}, which does not cast safely.")
+        raise SpaceError(
+            f"Expected actions of dtype {leaf.dtype} at {leaf.name}, got {array.dtype}, which does not cast safely."
+        )
     return array
 
 

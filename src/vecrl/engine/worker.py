@@ -117,6 +117,11 @@ class WorkerSpec:
     check_nan: bool = False
     seed: int = 0
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of its environments."""
+        return tuple(range(self.start, self.start + self.num_envs))
+
 
 class Worker:
     """Executes commands on one simulator."""
@@ -237,14 +242,14 @@ class Worker:
         """Returns one action per row. They are copies, since a simulator may keep them."""
         count = self.worker_spec.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
-            return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
+            return self.action_layout.lazy_rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[LeafRows] = []
         for index, leaf in enumerate(self.actions):
             if leaf is None:
                 leaves.append(objects[index])
             else:
                 leaves.append(leaf.copy() if rows is None else leaf[rows])
-        return self.action_layout.rows(leaves, count)
+        return self.action_layout.lazy_rows(leaves, count)
 
     def _invoke(self, command: Command) -> WorkerReply:
         assert self.sim is not None

@@ -3,10 +3,11 @@
 Wrappers of other libraries are imported on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import transforms
+from ..interop.peer_imports import after_import
+from ..interop.torchrl import register_adapters, register_envs
+from . import aliases, transforms
 from .base import EnvBase, upper_modules
 from .batched import (
     AsyncEnvPool,
@@ -25,6 +26,7 @@ from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
 from .spec_inference import make_composite_from_td
 from .transforms import *  # noqa: F403 (its __all__ lists the names)
+from .transforms.policy_transforms import add_policy_transforms
 from .utils import (
     ExplorationType,
     RandomPolicy,
@@ -38,14 +40,35 @@ from .utils import (
 )
 
 if TYPE_CHECKING:
+    from .libs.brax import BraxEnv, BraxWrapper
+    from .libs.dm_control import DMControlEnv, DMControlWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
+    from .libs.habitat import HabitatEnv
+    from .libs.isaac_lab import IsaacLabWrapper
+    from .libs.isaacgym import IsaacGymEnv, IsaacGymWrapper
+    from .libs.jumanji import JumanjiEnv, JumanjiWrapper
+    from .libs.make_env import env_maker, make_env
+    from .libs.meltingpot import MeltingpotEnv, MeltingpotWrapper
     from .libs.mo_gym import MOGymEnv, MOGymWrapper
     from .libs.native import NativeEnv
+    from .libs.openml import OpenMLEnv
+    from .libs.openspiel import OpenSpielEnv, OpenSpielWrapper
+    from .libs.pettingzoo import PettingZooEnv, PettingZooWrapper
+    from .libs.playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
+    from .libs.robohive import RoboHiveEnv
+    from .libs.simulator_env import SimulatorEnv
+    from .libs.smacv2 import SMACv2Env, SMACv2Wrapper
+    from .libs.unity_mlagents import UnityMLAgentsEnv, UnityMLAgentsWrapper
+    from .libs.vmas import VmasEnv, VmasWrapper
 
 __all__ = [
     "AsyncEnvPool",
+    "BraxEnv",
+    "BraxWrapper",
     "ChessEnv",
+    "DMControlEnv",
+    "DMControlWrapper",
     "DreamerDecoder",
     "DreamerEnv",
     "EnvBase",
@@ -56,32 +79,57 @@ __all__ = [
     "GymEnv",
     "GymLikeEnv",
     "GymWrapper",
+    "HabitatEnv",
     "ImaginedEnv",
+    "IsaacGymEnv",
+    "IsaacGymWrapper",
+    "IsaacLabWrapper",
+    "JumanjiEnv",
+    "JumanjiWrapper",
     "LLMEnv",
     "LLMHashingEnv",
     "MOGymEnv",
     "MOGymWrapper",
     "MarlGroupMapType",
+    "MeltingpotEnv",
+    "MeltingpotWrapper",
     "ModelBasedEnvBase",
+    "MujocoPlaygroundEnv",
+    "MujocoPlaygroundWrapper",
     "MultiThreadedEnv",
     "MultiThreadedEnvWrapper",
     "NativeEnv",
+    "OpenMLEnv",
+    "OpenSpielEnv",
+    "OpenSpielWrapper",
     "ParallelEnv",
     "PendulumEnv",
+    "PettingZooEnv",
+    "PettingZooWrapper",
     "ProcessorAsyncEnvPool",
     "RandomPolicy",
+    "RoboHiveEnv",
+    "SMACv2Env",
+    "SMACv2Wrapper",
     "SerialEnv",
+    "SimulatorEnv",
     "ThreadingAsyncEnvPool",
     "TicTacToeEnv",
+    "UnityMLAgentsEnv",
+    "UnityMLAgentsWrapper",
+    "VmasEnv",
+    "VmasWrapper",
     "check_env_specs",
     "check_marl_grouping",
     "default_info_dict_reader",
     "env_creator",
+    "env_maker",
     "exploration_type",
     "get_available_libraries",
     "get_env_metadata",
     "gym_backend",
     "make_composite_from_td",
+    "make_env",
     "make_tensordict",
     "register_gym_spec_conversion",
     "set_exploration_type",
@@ -98,17 +146,14 @@ def _register_gym(*args: Any, **kwargs: Any) -> None:
     register_gym(*args, **kwargs)
 
 
-upper_modules.update(TransformedEnv=transforms.TransformedEnv, ParallelEnv=ParallelEnv, register_gym=_register_gym)
+upper_modules.update(
+    TransformedEnv=transforms.TransformedEnv,
+    ParallelEnv=ParallelEnv,
+    register_gym=_register_gym,
+    add_policy_transforms=add_policy_transforms,
+)
 
-_LAZY_IMPORTS = {
-    **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
-    **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
-    **dict.fromkeys(("MultiThreadedEnv", "MultiThreadedEnvWrapper"), "envpool"),
-    "NativeEnv": "native",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_IMPORTS:
-        return getattr(import_module(f".libs.{_LAZY_IMPORTS[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = aliases.lazy_names(__name__)
+aliases.install()
+after_import("torchrl.envs", register_envs)
+after_import("torchrl.envs", register_adapters)

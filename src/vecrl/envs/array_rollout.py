@@ -107,7 +107,7 @@ def _encoded(env: SpecContainer, obs_keys: Sequence[Key], leaves: Sequence[Tenso
         if leaf.dtype == spec.dtype and leaf.shape[1:] == spec.shape:
             yield leaf
         else:
-            yield spec.expand(len(leaf), *spec.shape).encode(leaf.numpy())
+            yield spec.expand(len(leaf), *spec.shape).encode(leaf.cpu().numpy())
 
 
 def _batch_first(env: SpecContainer, entries: dict[Key, Tensor]) -> TensorDict:

@@ -23,7 +23,7 @@ from .stepping import SteppedEnv
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 upper_modules: dict[str, Callable[..., Any]] = {}
-"""`TransformedEnv`, `ParallelEnv` and `register_gym`, which are defined in modules that import this one."""
+"""Classes and functions that are defined in modules which import this one."""
 
 # Not an attribute of the environment, since that would be pickled with it
 _COLLECTORS: weakref.WeakKeyDictionary[EnvBase, weakref.ref[object]] = weakref.WeakKeyDictionary()
@@ -54,7 +54,10 @@ class EnvBase(SteppedEnv):
 
     It may set specs before or after `super().__init__()`, and edit those that its parent declared: they are locked when
     the `__init__` of the environment's class has returned. Without a reward spec, there is no reward. `spec_locked`,
-    `auto_reset` and `auto_reset_replace` are keywords of every subclass, whatever its `__init__` takes.
+    `auto_reset`, `auto_reset_replace`, `compile` and `policy` are keywords of every subclass, whatever its `__init__`
+    takes. `compile=True`, or a dict of arguments of `torch.compile`, compiles `step_and_maybe_reset`. With a
+    `policy` that is a module, the result is a `TransformedEnv` with an `InitTracker` and the primers that parts of the
+    policy make by `make_tensordict_primer`; transforms that the environment has already are not added.
 
     "done" is the union of "terminated" and "truncated". A spec with "done" alone gets "terminated" too, with the same
     values.
@@ -145,6 +148,9 @@ class EnvBase(SteppedEnv):
     def append_transform(self, transform: Any) -> EnvBase:
         """Returns a `TransformedEnv` with this environment and a transform, or a function over TensorDicts."""
         return upper_modules["TransformedEnv"](self, transform)
+
+    def _with_policy(self, policy: object) -> EnvBase:
+        return upper_modules["add_policy_transforms"](self, policy)
 
     @staticmethod
     def make_parallel(create_env_fn: object, *, num_envs: int = 1, **kwargs: object) -> EnvBase:

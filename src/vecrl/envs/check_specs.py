@@ -13,6 +13,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
+from .adapters import adapt_env
 from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key
 from .step_mdp import leaves_of
 from .step_validation import form_difference, leaf_values
@@ -34,7 +35,7 @@ def check_env_specs(
     This changes the state of the environment; the state of torch's CPU generator is restored afterwards.
 
     Args:
-        env: the environment to check.
+        env: the environment to check, also one of TorchRL.
         return_contiguous: argument of the rollout.
         check_dtype: compare dtypes too.
         seed: seed the environment with it first.
@@ -45,6 +46,7 @@ def check_env_specs(
         TypeError: if `env` is no environment over TensorDicts.
         SpaceError: if entries differ, with a line per entry: its key, what was expected, and what was found.
     """
+    env = adapt_env(env)
     if not isinstance(env, SteppedEnv):
         actual = f"the class {env.__name__}. Make an instance" if isinstance(env, type) else f"{env!r:.80}. Wrap it"
         raise TypeError(f"Expected an environment over TensorDicts, got {actual}; GymWrapper wraps gymnasium's.")

@@ -18,12 +18,12 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
-from .base import EnvBase
 from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .keys import Key, key_path
-from .spec_store import Device, derived, is_defined
+from .library_env import LibraryEnv
+from .spec_store import Device, derived
 from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
@@ -34,7 +34,7 @@ InfoReader = Callable[[Info, TensorDictBase], TensorDictBase | None]
 _INFO_PROBE_STEPS = 10  # number of steps with which auto_register_info_dict looks for infos
 
 
-class GymLikeEnv(EnvBase):
+class GymLikeEnv(LibraryEnv):
     """Wraps an environment of another library, which it keeps in `_env` and which steps like a gym environment.
 
     A subclass defines `_build_env`, `_make_specs` and `_set_seed`. If the library's tuples are not
@@ -181,7 +181,7 @@ class GymLikeEnv(EnvBase):
         if len(obs_keys) != 1:
             raise SpaceError(f"Expected a dict with the keys {obs_keys}, got {observations!r:.80}. Override read_obs.")
         entries: dict[str, Any] = {}
-        _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
+        set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries
 
     @bypassed_by("_fast_step")
@@ -303,7 +303,7 @@ class GymLikeEnv(EnvBase):
             action = self.read_action(action)
         obs, reward, terminated, truncated, done, info = self._step_env(action)
         entries = self.read_obs(obs)
-        _set_nested(entries, self.reward_key, self.read_reward(reward))
+        set_nested(entries, self.reward_key, self.read_reward(reward))
         terminated, truncated, done, _ = self.read_done(terminated, truncated, done)
         done_keys = self.done_keys
         for name, flag in (("terminated", terminated), ("truncated", truncated), ("done", done)):
@@ -326,37 +326,6 @@ class GymLikeEnv(EnvBase):
     def fast_encoding(self) -> Self:
         """Returns the environment unchanged, since encoding is always fast; exists for scripts that call it."""
         return self
-
-    # -- the library's environment
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if is_defined(self, name) or name.startswith("_") or "_env" not in self.__dict__:
-                raise
-        return self._lookup_attribute(name)
-
-    def _lookup_attribute(self, name: str) -> Any:
-        """Returns an attribute of the library's environment."""
-        return getattr(self._env, name)
-
-    def render(self, *args: object, **kwargs: object) -> Any:
-        """Returns what the library's environment renders."""
-        return self._env.render(*args, **kwargs)
-
-    def close(self, *, raise_if_closed: bool = False) -> None:
-        """Closes this environment and the library's.
-
-        Args:
-            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
-        """
-        if not self.is_closed and hasattr(self._env, "close"):
-            self._env.close()
-        super().close(raise_if_closed=raise_if_closed)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(env={self._env}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
 def _unwrap_scalars(array: object) -> Any:
@@ -399,7 +368,7 @@ def _encode_dict(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
     return encoded
 
 
-def _set_nested(entries: dict[str, Any], key: Key, value: object) -> None:
+def set_nested(entries: dict[str, Any], key: Key, value: object) -> None:
     path = key_path(key)
     for name_part in path[:-1]:
         entries = entries.setdefault(name_part, {})

@@ -118,7 +118,7 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
     specs: dict[Key, TensorSpec] = {}
     for key, value in _entries(info, ignore_private):
         try:
-            array = np.asarray(value)
+            array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
             tensor = torch.from_numpy(np.array(array, copy=True)) if array.dtype.kind in "biuf" else None
         except ValueError:  # a ragged list
             tensor = None
@@ -128,7 +128,8 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
                 "keys to read: env.set_info_dict_reader(default_info_dict_reader([...]))."
             )
         dtype = torch.get_default_dtype() if isinstance(value, float) else tensor.dtype
-        specs[key] = Unbounded(tensor.shape[batch_dims:], dtype=dtype)
+        device = value.device if isinstance(value, Tensor) else None
+        specs[key] = Unbounded(tensor.shape[batch_dims:], device, dtype)
     return specs
 
 

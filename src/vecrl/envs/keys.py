@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tensordict import TensorDictBase
 
 Prefix = tuple[str, ...]
@@ -30,6 +32,15 @@ def key_path(key: Key) -> tuple[str, ...]:
 def split_key(key: Key) -> tuple[Prefix, str]:
     """Returns the prefix and the name of a key; the inverse of `join_key`."""
     return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])
+
+
+def is_overridden(prefix: Prefix, prefixes: Iterable[Prefix]) -> bool:
+    """Returns whether one of the prefixes is above `prefix`.
+
+    >>> is_overridden(("agents",), [(), ("agents",)])
+    True
+    """
+    return any(other != prefix and prefix[: len(other)] == other for other in prefixes)
 
 
 def sorted_keys(data: TensorDictBase) -> list[str]:

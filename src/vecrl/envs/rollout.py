@@ -64,8 +64,7 @@ def rollout(
             are done are reset.
         break_when_all_done: stop when all rows are done; rows that are done earlier are not stepped further.
         return_contiguous: True stacks the steps into one contiguous tensor per leaf, in the order of the dimensions.
-            None does so with time first in memory, unless a shape is dynamic. False stacks the steps lazily, without a
-            copy.
+            None does so too, unless a shape is dynamic. False stacks the steps lazily, without a copy.
         tensordict: the argument of the reset, or the start if `auto_reset` is False.
         set_truncated: mark the last step as truncated and done.
         out: the TensorDict to write the result into.
@@ -99,12 +98,12 @@ def rollout(
     if fast_path_allowed and not env.is_closed and isinstance(actions, torch.Tensor | None):
         result = rollout_at_once(env, max_steps, actions, stop_rule.stops_at_first_done)
         if result is not None:
-            return result.contiguous() if return_contiguous else result
+            return result if result.is_contiguous() else result.contiguous()
     act = _make_act(env, policy, auto_cast_to_device, trust_policy)
     length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
     reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    step_buffer = _StepBuffer(env, (max_steps, length_is_known, return_contiguous is None), contiguous, out)
+    step_buffer = _StepBuffer(env, (max_steps, length_is_known), contiguous, out)
 
     def on_step(data: TensorDictBase) -> None:
         if callback is not None:
@@ -199,7 +198,7 @@ class _StopRule:
         if self._stop_when_any:
             return self._env.any_done(data.get("next"))
         return self._stop_when_all and all(
-            bool(data.get("next").get(join_key(prefix, "done")).all()) for prefix in self._env.done_prefixes
+            bool(data.get("next").get(join_key(prefix, "done")).all()) for prefix in self._env.outer_done_prefixes
         )
 
     def next_root(self, data: TensorDictBase) -> TensorDictBase:
@@ -207,7 +206,7 @@ class _StopRule:
         root = self._env.step_mdp(data)
         if self._stop_when_any:
             return root
-        done = rows_done(root, self._env.done_prefixes, require_all=True)
+        done = rows_done(root, self._env.outer_done_prefixes, require_all=True)
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
@@ -304,7 +303,7 @@ class _StepBuffer:
     """Collects the steps: in a `TensorDictBuffer` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
-        self, env: SteppedEnv, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
+        self, env: SteppedEnv, trajectory_options: tuple[int, bool], contiguous: bool, out: TensorDictBase | None
     ):
         self._env = env
         self._out = out

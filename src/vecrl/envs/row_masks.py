@@ -26,7 +26,7 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs.shape_ops import has_shape
 from .done_flags import any_true, reduce_to_rows
-from .keys import Key, Prefix, join_key, split_key
+from .keys import Key, Prefix, is_overridden, join_key, split_key
 
 
 class RowMasks:
@@ -44,7 +44,7 @@ class RowMasks:
         self._prefixes = prefixes
         self.masks = masks
         if len(masks) > 1:
-            self.masks = {prefix: mask for prefix, mask in masks.items() if not _is_overridden(prefix, masks)}
+            self.masks = {prefix: mask for prefix, mask in masks.items() if not is_overridden(prefix, masks)}
 
     @classmethod
     def from_tensordict(
@@ -204,10 +204,6 @@ def fill_missing(
     """
     present_keys = set(td.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf))
     return td if present_keys.issuperset(keys) else merge_into(td, noop_step(td).exclude(*excluded_keys))
-
-
-def _is_overridden(prefix: Prefix, masks: Mapping[Prefix, Tensor]) -> bool:
-    return any(ancestor != prefix and prefix[: len(ancestor)] == ancestor for ancestor in masks)
 
 
 def is_leaf(cls: type) -> bool:

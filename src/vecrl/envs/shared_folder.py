@@ -13,6 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from torch import nn
@@ -44,16 +45,21 @@ class SharedFolder:
         Has no effect on another machine, where the folder does not exist.
         """
         seen: Counter[str] = Counter()
-        for module in env.modules() if isinstance(env, nn.Module) else ():
-            share = getattr(type(module), "share_state_", None)
-            if share is not None and self.path.exists():
+        for module in shared_modules(env).values():
+            if self.path.exists():
                 name = type(module).__name__
-                share(module, self.path / f"{name}-{seen[name]}")
+                module.share_state_(self.path / f"{name}-{seen[name]}")
                 seen[name] += 1
                 weakref.finalize(module, _keep, self)  # keeps the folder as long as the module uses it
 
     def __getstate__(self) -> dict[str, object]:
         return {"_path": str(self.path)}
+
+
+def shared_modules(env: object) -> dict[str, Any]:
+    """Returns the modules of `env` that have a method `share_state_`, by their names."""
+    modules = env.named_modules() if isinstance(env, nn.Module) else ()
+    return {name: module for name, module in modules if hasattr(type(module), "share_state_")}
 
 
 def publish(path: Path, write: Callable[[Path], object]) -> None:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from ..errors import LockedError
-from .keys import Key, Prefix, join_key, key_depth, split_key
+from .keys import Key, Prefix, is_overridden, join_key, key_depth, split_key
 from .spec_store import SpecStore, derived
 
 
@@ -135,6 +135,12 @@ class SpecContainer(SpecStore):
     def done_prefixes(self) -> list[Prefix]:
         """The prefixes of done flags: `()` for the root, `("agents",)` for a group; the root comes first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
+
+    @derived
+    def outer_done_prefixes(self) -> list[Prefix]:
+        """The prefixes of the done flags that end episodes: flags at the root, or further up, override those below."""
+        prefixes = self.done_prefixes
+        return [prefix for prefix in prefixes if not is_overridden(prefix, prefixes)]
 
     @derived
     def _done_keys_by_prefix(self) -> dict[Prefix, Key]:

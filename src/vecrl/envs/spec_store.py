@@ -137,8 +137,10 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
     _locked = False
     _lock_after_init = True
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: Any, _batch_locked: bool | None = None, **kwargs: Any) -> Self:
         env = super().__new__(cls)
+        if _batch_locked is not None:  # that of a `__new__` of a subclass
+            vars(env)["_batch_locked"] = _batch_locked
         vars(env).update(_specs={}, _cache={}, _dependents=_DependentEnvs())
         return env
 

@@ -101,9 +101,32 @@ def make_step_mdp(
                 f"{sorted_keys(tensordict)}."
             )
         root = tensordict if root_select == () else tensordict.select(*root_select, strict=False)
+        if type(root) is TensorDict and type(next_td) is TensorDict:
+            entries = _merge_tensors(root, next_td, skip_root, skip_next, keep_tree)
+            if entries is not None:
+                return TensorDict(entries, next_td.batch_size, device=next_td.device)
         return _merge_tree(root, next_td, skip_root, skip_next, keep_tree)
 
     return apply_rule
+
+
+def _merge_tensors(
+    base: TensorDict, overlay: TensorDict, skip_base: Tree, skip_overlay: Tree, keep_tree: Tree | None
+) -> dict[str, Any] | None:
+    """Returns the entries of `_merge_tree` in less time; None if some of them are no tensors."""
+    entries: dict[str, Any] = {}
+    for name, value in base.items():
+        if skip_base.get(name) is True:
+            continue
+        if type(value) is not Tensor:
+            return None
+        entries[name] = value
+    for name, value in overlay.items():
+        if type(value) is not Tensor:
+            return None
+        if name not in skip_overlay and (keep_tree is None or name in keep_tree or name in entries):
+            entries[name] = value
+    return entries
 
 
 def _merge_tree(

@@ -20,14 +20,15 @@ from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
 from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
+from .compiled_steps import CompiledSteps
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Prefix, join_key
+from .random_actions import RandomActions
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
 from .shared_entries import copy_shared_entries
-from .spec_container import SpecContainer
 from .spec_store import Device, derived
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, flag_error, missing_input_error, reshape_reward
@@ -36,7 +37,7 @@ _bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
 _STATE_FACT_SPECS = ("observation", "action")
 
 
-class SteppedEnv(Stateful, SpecContainer):
+class SteppedEnv(CompiledSteps, Stateful, RandomActions):
     """The base of `EnvBase`: everything that a reset and a step need. Its arguments are those of `EnvBase`."""
 
     run_type_checks = False
@@ -63,11 +64,11 @@ class SteppedEnv(Stateful, SpecContainer):
             self._set_auto_reset(auto_reset_replace)
 
     def _complete_init(
-        self, *, spec_locked: bool | None = None, auto_reset: bool = False, auto_reset_replace: bool | None = None
+        self, *, auto_reset: bool = False, auto_reset_replace: bool | None = None, **options: Any
     ) -> None:
         if auto_reset:
             self._set_auto_reset(auto_reset_replace)
-        super()._complete_init(spec_locked=spec_locked)
+        super()._complete_init(**options)
 
     def _set_auto_reset(self, replace: bool | None) -> None:
         """Declares that the simulator resets itself; `replace` is the argument `auto_reset_replace`."""
@@ -175,8 +176,8 @@ class SteppedEnv(Stateful, SpecContainer):
         return self.reset(tensordict)
 
     def any_done(self, tensordict: TensorDictBase) -> bool:
-        """Returns whether any row of `tensordict` is done."""
-        done_flags = map(tensordict.__getitem__, self._done_keys_by_prefix.values())
+        """Returns whether any row of `tensordict` is done. Flags at the root override those of groups below."""
+        done_flags = (tensordict[self._done_keys_by_prefix[prefix]] for prefix in self.outer_done_prefixes)
         return any(map(any_true, done_flags))
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
@@ -184,7 +185,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks: dict[Prefix, Tensor] = {}
         for prefix, key in self._done_keys_by_prefix.items():
             masks[prefix] = tensordict[key]
-        return masks if any(map(any_true, masks.values())) else None
+        return masks if any(any_true(masks[prefix]) for prefix in self.outer_done_prefixes) else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
         """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
@@ -350,29 +351,7 @@ class SteppedEnv(Stateful, SpecContainer):
         for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
             spec.assert_is_in(next_td.select(*spec.keys(True, True)))
 
-    # -- actions, seeds
-
-    @bypassed_by("_rollout_at_once")
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Writes a random action for every row into `tensordict` (by default a new one) and returns it."""
-        if tensordict is None:
-            tensordict = TensorDict({}, self.batch_size, device=self.device)
-        return merge_into(tensordict, self.full_action_spec.rand(self._extra_batch_shape(tensordict)))
-
-    @property
-    def _has_custom_rand_action(self) -> bool:
-        """Whether a subclass overrides `rand_action`, so that it may do more than sample from the action specs."""
-        return type(self).rand_action is not SteppedEnv.rand_action
-
-    def _seeded_rand_action(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
-        """Returns only the actions of `rand_action`, drawn with `seed`; leaves torch's CPU generator unchanged."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
-
-    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Sequence[int]:
-        """Returns the leading sizes of `tensordict` that the specs do not have."""
-        return () if self.batch_locked or self.batch_size else tensordict.batch_size
+    # -- seeds
 
     @bypassed_by("_unwrapped_gym")
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:

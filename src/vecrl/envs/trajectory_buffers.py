@@ -179,12 +179,10 @@ class TensorDictBuffer:
         dim: the dimension of the result along which steps are stacked.
         max_steps: the maximum number of steps.
         length_is_known: whether there are exactly `max_steps` steps.
-        time_first: make time the first dimension in memory, for any `dim`; this is faster to write.
     """
 
-    def __init__(self, dim: int, max_steps: int, length_is_known: bool, time_first: bool = False):
+    def __init__(self, dim: int, max_steps: int, length_is_known: bool):
         self._dim, self._max_steps, self._length_is_known = dim, max_steps, length_is_known
-        self._time_dim = 0 if time_first else dim  # where time is in memory
         self._columns: _NestedColumns | None = None
         self._device: torch.device | None = None
         self._names: list[str | None] = []
@@ -213,7 +211,7 @@ class TensorDictBuffer:
             return []
         if not self._length_is_known and (value.device.type != "cpu" or size * self._max_steps > _MAX_PREALLOC_BYTES):
             return []
-        return _CheckedColumn(value, self._time_dim, self._max_steps)
+        return _CheckedColumn(value, self._dim, self._max_steps)
 
     def to_tensordict(self) -> TensorDict:
         """Returns all steps in one TensorDict, in which dimension `dim` is named "time"."""
@@ -233,11 +231,9 @@ class TensorDictBuffer:
 
     def _leaf(self, path: Path, column: Any) -> Any:
         if isinstance(column, _CheckedColumn):
-            return _first_steps(column.memory, self._count, self._time_dim).movedim(self._time_dim, self._dim)
+            return _first_steps(column.memory, self._count, self._dim)
         stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
         try:
-            if isinstance(column[0], Tensor):
-                return stack(column, self._time_dim).movedim(self._time_dim, self._dim)
             return stack(column, self._dim)
         except RuntimeError as error:
             shapes = list(dict.fromkeys(tuple(value.shape) for value in column))

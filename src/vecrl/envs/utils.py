@@ -5,7 +5,9 @@ This module must not know particular environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,6 +32,7 @@ __all__ = [
     "RandomPolicy",
     "check_env_specs",
     "check_marl_grouping",
+    "clear_mpi_env_vars",
     "exploration_type",
     "get_available_libraries",
     "make_composite_from_td",
@@ -68,6 +71,21 @@ def make_tensordict(
         written = policy(data.exclude("next").clone())
         data = data.update(torch.zeros_like(written.exclude("next")))  # pyright: ignore[reportArgumentType]
     return data
+
+
+@contextmanager
+def clear_mpi_env_vars() -> Iterator[None]:
+    """Removes the environment variables of MPI ("OMPI_…", "PMI_…") in the context, so that processes start without it.
+
+    >>> with clear_mpi_env_vars():
+    ...     any(name.startswith("OMPI_") for name in os.environ)
+    False
+    """
+    removed = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("OMPI_", "PMI_"))}
+    try:
+        yield
+    finally:
+        os.environ.update(removed)
 
 
 class RandomPolicy:

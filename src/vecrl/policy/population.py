@@ -7,6 +7,7 @@ simulator (`vecrl.policy.evaluation.device_loop`). This module must not know sea
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,14 +40,17 @@ from .reward_shaping import AliveBonus
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
 ObsLayer = Callable[[Tensor], Tensor]
+_log = logging.getLogger("vecrl")
 Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 
 
 class PopulationEvaluator:
     """Evaluates populations of policies in environments that it keeps between calls.
 
-    Members act in lock step, and finished members cost no more time. Results depend on the parameters, the seed, the
-    sizes and the number of earlier calls; they do not depend on the backend, the number of workers or their timing.
+    Environments may have any spaces, also nested ones: `vecrl.policy.flat_spaces` converts them to features and from
+    outputs. Members act in lock step, and finished members cost no more time. Results depend on the parameters, the
+    seed, the sizes and the number of earlier calls; they do not depend on the backend, the number of workers or their
+    timing.
 
     Args:
         env: a name that `vecrl.vector.make_vector_env` takes ("CartPole-v1", "native::CartPole-v1",
@@ -84,7 +88,8 @@ class PopulationEvaluator:
 
     Raises:
         ValueError: the name is unknown, or an argument is out of its range.
-        SpaceError: a space is neither a `Box` nor a `Discrete`, or the network does not fit the spaces.
+        SpaceError: observations contain no arrays, actions contain other elements than arrays, or the network does not
+            fit the spaces.
         WorkerError: Python environments cannot be made.
 
     >>> with PopulationEvaluator("CartPole-v1", "Linear(obs_length, act_length)", 3, seed=1) as evaluate:
@@ -131,6 +136,8 @@ class PopulationEvaluator:
         self._executor = _build_executor(env, popsize, subbatch_size, num_workers, options, device, kwargs)
         try:
             self.policy_io = self._executor.policy_io
+            if omitted := ", ".join(self.policy_io.observations.omitted):
+                _log.warning("Policies get the observations without %s, since their elements are no arrays.", omitted)
             self.policy = _build_policy(net, self.policy_io)
             self._check_network()
             self.norm = self._build_norm(obs_norm)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeGuard
 
@@ -18,6 +18,7 @@ from ..snapshot.atomic_write import write_atomically
 from .functional import count_parameters, fill_parameters
 from .network_language import str_to_net
 from .obs_norm import ObsNormLayer, RunningNorm
+from .policy_io import PolicyIO
 
 FORMAT = 1
 
@@ -34,6 +35,7 @@ class SavedPolicy:
         norm: the `state_dict` of the observation statistics, or None if observations are not normalized.
         clip: normalized observations are clipped to `[-clip, clip]`; None disables clipping.
         mean_return: the mean return in the test that selected the policy; None if it was not tested.
+        spaces: what the features and outputs of the network mean, `PolicyIO.spaces`; None if unknown.
 
     >>> saved = SavedPolicy("CartPole-v1", "Linear(obs_length, act_length)", {"obs_length": 4, "act_length": 2},
     ...                     torch.zeros(10))
@@ -48,6 +50,7 @@ class SavedPolicy:
     norm: dict[str, Tensor] | None = None
     clip: float | None = None
     mean_return: float | None = None
+    spaces: dict[str, str] | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file atomically."""
@@ -76,6 +79,8 @@ class SavedPolicy:
         Raises:
             ValueError: a field is missing, has another type, or does not fit the others.
         """
+        if isinstance(state, dict):
+            state = {"spaces": None, **state}  # earlier versions did not save it
         if not isinstance(state, dict) or set(state) != {field.name for field in fields(cls)}:
             actual = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"Expected {', '.join(field.name for field in fields(cls))}, got {actual}.")
@@ -85,6 +90,25 @@ class SavedPolicy:
         policy = cls(**state)
         _check_network(policy)
         return policy
+
+    def check_spaces(self, env: str, policy_io: PolicyIO) -> None:
+        """Checks that the network fits the spaces of an environment.
+
+        Args:
+            env: the name of the environment, for the message.
+            policy_io: the conversion of its spaces.
+
+        Raises:
+            ValueError: the spaces differ in size or in what the features and outputs mean.
+        """
+        pairs = [(self.constants, policy_io.constants), (self.spaces or policy_io.spaces, policy_io.spaces)]
+        for expected, actual in pairs:
+            differing = [name for name in expected if expected[name] != actual.get(name)]
+            if differing:
+                raise ValueError(
+                    f"Expected an environment with {_text(expected, differing)}, as {self.env} has, got {env} with "
+                    f"{_text(actual, differing)}. Give the environment of the policy."
+                )
 
     def obs_layer(self) -> ObsNormLayer | None:
         """Returns the normalization layer for observations, or None."""
@@ -98,7 +122,11 @@ class SavedPolicy:
         """Returns the normalization and the network with its parameters, for flat observations `[..., obs_length]`."""
         net, layer = str_to_net(self.network, **self.constants), self.obs_layer()
         fill_parameters(net, self.parameters)
-        return net if layer is None else _NormalizedModule(layer, net)
+        return _NormalizedModule(nn.Identity() if layer is None else layer, net)
+
+
+def _text(values: Mapping[str, object], names: list[str]) -> str:
+    return ", ".join(f"{name} {values.get(name)}" for name in names)
 
 
 def _check_network(policy: SavedPolicy) -> None:
@@ -113,7 +141,7 @@ def _check_network(policy: SavedPolicy) -> None:
 
 
 class _NormalizedModule(nn.Module):
-    """Applies a normalization layer, then a network; like `nn.Sequential`, but it passes a hidden state too."""
+    """Applies a normalization layer, then a network to its float32 outputs; passes a hidden state too."""
 
     def __init__(self, layer: nn.Module, net: nn.Module):
         super().__init__()
@@ -150,6 +178,13 @@ _FIELD_CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "norm": ("None, or count (1 or more), mean and m2", lambda value: value is None or _is_norm(value)),
     "clip": ("None, or a number above 0", lambda value: value is None or (_is_number(value) and value > 0)),
     "mean_return": ("None, or a number", lambda value: value is None or _is_number(value)),
+    "spaces": (
+        "None, or texts by name",
+        lambda value: (
+            value is None
+            or (isinstance(value, dict) and all(type(k) is str and type(v) is str for k, v in value.items()))
+        ),
+    ),
 }
 
 

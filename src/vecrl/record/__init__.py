@@ -1,5 +1,6 @@
 """Recorders, which are transforms that write what passes through an environment, and loggers."""
 
+from ..envs.aliases import lazy_names
 from .loggers import (
     CSVLogger,
     Logger,
@@ -27,3 +28,5 @@ __all__ = [
     "generate_exp_name",
     "get_logger",
 ]
+
+__getattr__ = lazy_names(__name__)

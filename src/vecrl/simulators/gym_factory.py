@@ -5,6 +5,9 @@ Worker processes import this module, so it must not import torch or TensorDicts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -16,7 +19,10 @@ from gymnasium import spaces
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from .legacy_gym import LegacyGymAdapter
+from .registry import SEPARATOR, find_entry
 from .wrapper_bypass import Env, EnvReset, EnvStep
+
+_NAMESPACES = {"ALE": "ale_py"}  # the modules that register them
 
 
 def as_gymnasium(env: object) -> Env:
@@ -24,29 +30,70 @@ def as_gymnasium(env: object) -> Env:
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
 
 
-def make(
+def make(env_name: str, library: str, **kwargs: Any) -> Env:
+    """Constructs an environment; see `maker`."""
+    return maker(env_name, library, **kwargs)()
+
+
+def maker(
     env_name: str,
     library: str,
     *,
     from_pixels: bool = False,
     disable_env_checker: bool | None = None,
-    **kwargs: object,
-) -> Env:
-    """Constructs an environment with the `make` of a library and returns it behind gymnasium's interface.
+    python: str | None = None,
+    **kwargs: Any,
+) -> Callable[[], Env]:
+    """Returns a function that constructs an environment behind gymnasium's interface.
 
     Args:
-        env_name: the id, as `make` takes it.
+        env_name: the id, as `make` of the library takes it; or a name with the prefix of a simulator of single
+            environments, such as "minigrid::MiniGrid-Empty-5x5-v0".
         library: "gymnasium", "gym", or another library with such a `make`.
         from_pixels: set the render mode "rgb_array".
         disable_env_checker: disable the library's own checks; True by default.
-        kwargs: further arguments of `make`.
+        python: another interpreter on which the environment is made, by gymnasium or the gym that it has; or an
+            argument of the simulator.
+        kwargs: further arguments of `make`, or of the simulator; with `python`, "modules" to import there before.
+
+    Raises:
+        ValueError: the prefix is unknown, or that of a simulator which steps many environments in one call.
     """
+    render_options = {"render_mode": "rgb_array"} if from_pixels else {}
+    if python is not None and SEPARATOR not in env_name:
+        from .foreign import named_env
+
+        return named_env(env_name, library, python=python, **{**render_options, **kwargs})
+    if SEPARATOR not in env_name:
+        return partial(_make_by_id, env_name, library, from_pixels, disable_env_checker, kwargs)
+    entry, name = find_entry(env_name)
+    if entry.env_fn is None:
+        raise ValueError(
+            f"Expected the prefix of a simulator of single environments, got {env_name!r}, of which many are stepped "
+            "in one call. Use the class of that simulator."
+        )
+    interpreter = {} if python is None else {"python": python}
+    return entry.env_fn(name, **{**render_options, **interpreter, **kwargs})
+
+
+def _make_by_id(
+    env_id: str, library: str, from_pixels: bool, disable_env_checker: bool | None, kwargs: dict[str, Any]
+) -> Env:
     gym_module = import_module(library)
+    import_namespace(env_id)
     if _is_recent(gym_module):
-        kwargs["disable_env_checker"] = True if disable_env_checker is None else disable_env_checker
+        kwargs = {"disable_env_checker": True if disable_env_checker is None else disable_env_checker, **kwargs}
         if from_pixels:
-            kwargs.setdefault("render_mode", "rgb_array")
-    return as_gymnasium(gym_module.make(env_name, **kwargs))
+            kwargs = {"render_mode": "rgb_array", **kwargs}
+    return as_gymnasium(gym_module.make(env_id, **kwargs))
+
+
+def import_namespace(env_name: str) -> None:
+    """Imports the library that registers names such as "ALE/Pong-v5" with gymnasium, if it is installed."""
+    module = _NAMESPACES.get(env_name.partition("/")[0])
+    if module is not None and env_name not in gymnasium.registry:
+        with suppress(ImportError):
+            import_module(module)
 
 
 def _is_recent(library: ModuleType) -> bool:
@@ -65,9 +112,9 @@ def apply_pixel_wrappers(
     return ObservePixels(env, pixels_only) if from_pixels else env
 
 
-def make_wrapped(env_name: str, arguments: dict[str, Any], pixel_options: dict[str, Any], objectives: bool) -> Env:
+def make_wrapped(make_env: Callable[[], Env], pixel_options: dict[str, Any], objectives: bool) -> Env:
     """Constructs one environment of a vector, with wrappers; with `objectives`, rewards are vectors in the infos."""
-    env = apply_pixel_wrappers(make(env_name, **arguments), **pixel_options)
+    env = apply_pixel_wrappers(make_env(), **pixel_options)
     return RewardInInfo(env) if objectives else env
 
 
@@ -92,6 +139,8 @@ class SkipFrames(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     """Adds the rendered frames to the observations, under the key "pixels": uint8 `[H, W, C]`.
 
+    If observations are images already, they are the entry "pixels": nothing is rendered, and no frame is kept twice.
+
     Args:
         env: an environment with the render mode "rgb_array". It is reset and rendered once, for the size of its frames.
         pixels_only: remove the environment's own observations. They are kept otherwise, under "observation" if the
@@ -100,9 +149,13 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 
     def __init__(self, env: Env, pixels_only: bool = True):
         super().__init__(env)
-        env.reset()
-        pixel_space = spaces.Box(0, 255, self._frame().shape, np.uint8)
         inner_space = env.observation_space
+        self._is_image = is_image_space(inner_space)
+        if self._is_image:
+            self.observation_space = spaces.Dict(pixels=inner_space)
+            return
+        env.reset()
+        pixel_space = spaces.Box(0, 255, read_frame(self.env).shape, np.uint8)
         other_spaces = (
             {}
             if pixels_only
@@ -116,18 +169,11 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
         self._is_dict = isinstance(inner_space, spaces.Dict)
         self.observation_space = spaces.Dict({**other_spaces, "pixels": pixel_space})
 
-    def _frame(self) -> np.ndarray:
-        frame = self.env.render()
-        if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3:
-            return np.ascontiguousarray(frame)
-        raise SpaceError(
-            f"Expected a uint8 array [H, W, C] from render(), got {type(frame).__name__}. Make the environment "
-            'with render_mode="rgb_array".'
-        )
-
     def _with_pixels(self, obs: Tree) -> dict[str, Tree]:
+        if self._is_image:
+            return {"pixels": obs}
         other_entries = {} if self._pixels_only else obs if self._is_dict else {"observation": obs}
-        return {**other_entries, "pixels": self._frame()}
+        return {**other_entries, "pixels": read_frame(self.env)}
 
     def reset(self, **kwargs: Any) -> EnvReset:
         """Resets the environment and adds the frame to the observation."""
@@ -140,12 +186,39 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
         return self._with_pixels(obs), reward, terminated, truncated, info
 
 
-class RewardInInfo(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
-    """Moves a reward that is a vector into the info, since rewards of the engine are numbers."""
+def is_image_space(space: object) -> bool:
+    """Returns whether a space is a Box of images: `[H, W, 3]` with values from 0 to 255.
 
-    KEY = "_objectives"
+    >>> is_image_space(spaces.Box(0, 255, (210, 160, 3), np.uint8))
+    True
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.shape[-1] != 3:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
+def read_frame(env: Any) -> np.ndarray:
+    """Returns what `render` of an environment returns.
+
+    Raises:
+        SpaceError: it is no image, uint8 `[H, W, C]`.
+    """
+    frame = env.render()
+    if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3:
+        return np.ascontiguousarray(frame)
+    raise SpaceError(
+        f"Expected a uint8 array [H, W, C] from render(), got {type(frame).__name__}. Make the environment "
+        'with render_mode="rgb_array".'
+    )
+
+
+class RewardInInfo(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
+    """Sums a reward that is a vector, since rewards of the engine are numbers, and keeps the vector in the info."""
+
+    KEY = "vector_reward"  # as in mo-gymnasium's `LinearReward`
 
     def step(self, action: Tree) -> EnvStep:
-        """Steps the environment and returns a reward of 0, with the vector in the info under `KEY`."""
+        """Steps the environment and returns the sum of its rewards, with the vector in the info under `KEY`."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, 0.0, terminated, truncated, {**info, self.KEY: np.asarray(reward)}
+        rewards = np.asarray(reward)
+        return obs, float(rewards.sum()), terminated, truncated, {**info, self.KEY: rewards}

@@ -14,13 +14,14 @@ from typing import Any, Protocol, TypeVar
 import gymnasium
 import numpy as np
 
-from ..engine.simulator import ObjectRows, ResetOptions, RowBuffers, RowFailures, StepNotes
+from ..engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ..engine.space_layout import AnySpace, Layout, Tree, check_element
 from ..errors import OutOfSpecError, SpaceError
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
-from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass
+from .gym_factory import import_namespace
+from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass, is_wrapped
 
 EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
@@ -35,10 +36,6 @@ class _SupportsClose(Protocol):
 
 
 E = TypeVar("E", bound=_SupportsClose)
-
-
-class ResetKeywords(dict[str, object]):
-    """Keyword arguments of the environments' `reset`, except the seed; passed in place of a reset's `options`."""
 
 
 class GymnasiumSimulator:
@@ -230,11 +227,11 @@ class GymnasiumSimulator:
             objects.clear()
             for row, obs in zip(rows, obs_list, strict=True):
                 try:
-                    self._write_one(row, obs, leaves, objects)
+                    self._write_one(row, obs, leaves, objects, notes)
                 except Exception as error:
                     notes.failures.append((row, error))
 
-    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows) -> None:
+    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows, notes: StepNotes) -> None:
         values = self._layout.split(obs)
         for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
             check_element(value, leaf)
@@ -323,6 +320,8 @@ def _invoke(env: Env, kind: str, name: str, value: Any) -> object:
         return env.render()
     if kind == "set":
         return env.set_wrapper_attr(name, value)
+    if kind == "is_wrapped":
+        return is_wrapped(env, name)
     attribute = env.get_wrapper_attr(name)
     if kind == "get" or not callable(attribute):
         return attribute
@@ -406,7 +405,10 @@ def _scatter(values: list[Tree], target: np.ndarray, rows: Sequence[int]) -> Non
 def _stack(values: list[Tree], target: np.ndarray) -> np.ndarray:
     """Writes k elements into `target` `[k, *shape]`, in one concatenation unless elements are scalars."""
     if target.ndim == 1:
-        np.copyto(target, values, casting="same_kind")
+        numbers = np.asarray(values)
+        if numbers.ndim != 1:  # copyto would broadcast an array of one element
+            raise SpaceError("expected observations that are numbers")
+        np.copyto(target, numbers, casting="same_kind")
     else:
         if [*map(len, values)].count(target.shape[1]) < len(values):  # different lengths may have the correct sum
             # caught in `_write`, which then checks each observation
@@ -416,12 +418,23 @@ def _stack(values: list[Tree], target: np.ndarray) -> np.ndarray:
     return target
 
 
-def env_fn(name: str, **kwargs: Any) -> Callable[[], Env]:
+def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[], Env]:
     """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
+
+    Args:
+        name: the name of the environment.
+        python: another interpreter, with gymnasium or the old gym, on which the environment is made; see
+            `vecrl.simulators.foreign.foreign_env`.
+        kwargs: arguments of `make`.
 
     Raises:
         gymnasium.error.Error: there is no environment of that name.
     """
+    if python is not None:
+        from .foreign import named_env
+
+        return named_env(name, python=python, **kwargs)
+    import_namespace(name)
     spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
     return partial(gymnasium.make, spec_or_name, **kwargs)
 

@@ -7,6 +7,7 @@ else as pickled objects. Worker processes import this module, so it must not imp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -17,14 +18,18 @@ from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
 from .gymnasium import GymnasiumSimulator
 from .legacy_gym import LegacyGymAdapter, as_gymnasium_space
-from .wrapper_bypass import EnvReset
+from .wrapper_bypass import EnvReset, is_wrapped
 
 REWARD = "_reward"
 """The key of an info that contains a reward of several numbers, since rewards of the engine are numbers."""
+OBS = "_obs"
+"""The key of an info that contains an observation that does not fit the batch buffers; its row of them is undefined."""
 _FALLBACK_ATTRIBUTES: Mapping[str, object] = {
     "metadata": {},
     "spec": None,
     "reward_range": (-float("inf"), float("inf")),
+    "action_space": None,
+    "observation_space": None,
 }
 """Values of attributes that an environment does not have; gymnasium removed `reward_range` in 1.0."""
 
@@ -89,13 +94,36 @@ class DuckTypedEnv(LegacyGymAdapter):
             close()
 
 
+class ExactLayout(Layout):
+    """A layout that refuses elements with more keys than their space, which would be lost.
+
+    >>> ExactLayout(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))).split({"a": 1, "b": 2})
+    Traceback (most recent call last):
+    vecrl.errors.SpaceError: expected only the keys of Dict('a': Discrete(2)), got ['a', 'b'].
+    """
+
+    def split(self, tree: Tree) -> list[Tree]:
+        """Returns the leaves of one element in order, as `Layout.split`."""
+        values = super().split(tree)
+        _refuse_further_keys(tree, self.space)
+        return values
+
+
+def _refuse_further_keys(tree: Tree, space: gymnasium.Space[Tree]) -> None:
+    if isinstance(space, gymnasium.spaces.Dict):
+        if len(tree) > len(space.spaces):
+            raise SpaceError(f"expected only the keys of {space}, got {list(tree)}.")
+        for key, part in space.spaces.items():
+            _refuse_further_keys(tree[key], part)
+
+
 class HeterogeneousSimulator(GymnasiumSimulator):
     """k environments that may have different spaces, or none; a `vecrl.engine.simulator.Simulator`.
 
     Args:
         env_fns: functions that each construct an environment.
-        trust_spaces: whether observations and actions are elements of the declared spaces. If not, the declared spaces
-            are ignored.
+        trust_spaces: whether observations and actions are transferred in arrays of the declared spaces. Observations
+            that do not fit are transferred as objects. If False, the declared spaces are ignored.
 
     Raises:
         RowFailures: environments could not be constructed; with the row and the exception of each.
@@ -115,13 +143,15 @@ class HeterogeneousSimulator(GymnasiumSimulator):
     def set_spaces(self, observation_space: gymnasium.Space[Tree], action_space: gymnasium.Space[Tree]) -> None:
         """Sets the common spaces of all workers of a pool, as `Simulator.set_spaces`."""
         self.observation_space, self.action_space = observation_space, action_space
-        self._layout = Layout(observation_space)
+        self._layout = ExactLayout(observation_space)
 
-    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows) -> None:
+    def _write_one(self, row: int, obs: Tree, leaves: list[Tree], objects: ObjectRows, notes: StepNotes) -> None:
         try:
-            super()._write_one(row, obs, leaves, objects)
-        except SpaceError as error:
-            raise SpaceError(f"{error} Or ignore the declared spaces with trust_spaces=False.") from None
+            super()._write_one(row, obs, leaves, objects, notes)
+        except Exception:
+            if objects is notes.final_objects:  # only other dialects have these
+                raise
+            _add_to_infos(notes, OBS, {row: deepcopy(obs)})
 
     def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
         """Writes rewards. Rewards of several numbers (of objectives or agents) are added to the infos."""
@@ -131,11 +161,7 @@ class HeterogeneousSimulator(GymnasiumSimulator):
             if isinstance(reward, list | tuple | np.ndarray) and np.size(reward) > 1
         }
         if vector_rewards:
-            infos_by_row = dict(notes.infos)
-            notes.infos = [
-                (row, {**infos_by_row.pop(row, {}), REWARD: values}) for row, values in vector_rewards.items()
-            ]
-            notes.infos += infos_by_row.items()
+            _add_to_infos(notes, REWARD, vector_rewards)
             rewards = [0.0 if row in vector_rewards else reward for row, reward in zip(rows, rewards, strict=True)]
         super()._write_rewards(rows, rewards, out, notes)
 
@@ -147,6 +173,8 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         """
         env = self.envs[row]
         inner = env.legacy_env if isinstance(env, DuckTypedEnv) else env
+        if kind == "is_wrapped":
+            return is_wrapped(env, name)
         with self.synced_time_limit(row):
             if kind == "set":
                 return setattr(getattr(inner, "unwrapped", inner), name, value)
@@ -161,6 +189,13 @@ class HeterogeneousSimulator(GymnasiumSimulator):
             if result is _MISSING:
                 raise AttributeError(f"{type(inner).__name__!r} object has no method {name!r}")
             return result(*args, **kwargs)
+
+
+def _add_to_infos(notes: StepNotes, key: str, values_by_row: Mapping[int, object]) -> None:
+    infos_by_row = dict(notes.infos)
+    for row, value in values_by_row.items():
+        infos_by_row[row] = {**infos_by_row.get(row, {}), key: value}
+    notes.infos = list(infos_by_row.items())
 
 
 class _DuckTypedFactory:

@@ -1,26 +1,27 @@
 """The registry of simulators: by which prefix, how, and from which package each is made.
 
-A simulator is one file in this folder and one entry here, one call of `register` by its user, or an entry point of an
-installed distribution in the group "vecrl.simulators". Every dialect and the command line make environments by their
-entries. This module imports a simulator when it is used, and must not know any dialect.
+An entry is one of `entries.py`, one call of `register` by a user, or an entry point of an installed distribution in the
+group "vecrl.simulators". Every dialect and the command line make environments by their entries. This module must not
+know any simulator or dialect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from inspect import Signature, signature
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.simulator import BatchSimulator
-from ..registries import Registry
+from ..registries import Registry, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from .wrapper_bypass import Env
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none
+LIMITS = "seeds", "partial reset", "final observation", "pixels", "states"  # what some simulators cannot do
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ class Entry:
         make_batch: `make_batch(name, num_envs, *, device=None, infos=True, **kwargs)` makes a `BatchSimulator`, for a
             simulator that steps many environments in one call. `device` None is the simulator's default device; with
             `infos` False, infos of steps are not used.
+        example: one of the names, of an environment that is made and stepped quickly.
+        env_class: the class for environments over TensorDicts, "MODULE:CLASS" in `vecrl.envs.libs`; None if the one
+            for any simulator is used. Its class method `from_name(name, **kwargs)` makes an environment, if it has one,
+            otherwise the class. `num_envs` is passed if it takes that, else a `batch_size` for a batched simulator.
+        limits: what the simulator cannot do, each a word of `LIMITS` with the reason.
+        requires: the modules without which none of its environments can be made.
     """
 
     prefix: str
@@ -48,6 +55,20 @@ class Entry:
     names: Callable[[], Iterable[str]] = tuple
     env_fn: Callable[..., Callable[[], Env]] | None = None
     make_batch: Callable[..., BatchSimulator] | None = None
+    example: str | None = None
+    env_class: str | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+    @property
+    def install(self) -> str | None:
+        """The command that installs the simulator, or None if it needs no extra."""
+        return None if self.extra is None else f'pip install "vecrl[{self.extra}]"'
+
+    @property
+    def missing(self) -> str | None:
+        """The first module of `requires` that is not installed, or None; the module itself is not imported."""
+        return next((module for module in self.requires if not _is_installed(module)), None)
 
     @property
     def is_batched(self) -> bool:
@@ -55,25 +76,8 @@ class Entry:
         return self.env_fn is None
 
 
-@dataclass(frozen=True, slots=True)
-class Availability:
-    """The environments of one prefix that can be made in this installation.
-
-    Attributes:
-        prefix, summary: those of the entry.
-        names: the names of the environments that can be made, sorted.
-        missing: the reason if none can be made, else None.
-        install: the command that installs the missing package, or None.
-    """
-
-    prefix: str
-    summary: str
-    names: tuple[str, ...]
-    missing: str | None = None
-    install: str | None = None
-
-
 _entries: Registry[Entry] = Registry("prefix", "vecrl.simulators")
+_own_entries: dict[str, Entry] = {}
 
 
 def register(
@@ -85,19 +89,23 @@ def register(
     names: Callable[[], Iterable[str]] = tuple,
     env_fn: Callable[..., Callable[[], Env]] | None = None,
     make_batch: Callable[..., BatchSimulator] | None = None,
+    example: str | None = None,
+    env_class: str | None = None,
+    limits: Mapping[str, str] | None = None,
+    requires: Sequence[str] = (),
     replace: bool = False,
 ) -> None:
     """Adds a prefix to the registry.
 
     Args:
-        prefix, maker, summary, extra, names, env_fn, make_batch: see `Entry`. With `env_fn` or `make_batch`, all
-            dialects, `PopulationEvaluator` and the command line can use the names.
+        prefix, maker, summary, extra, names, env_fn, make_batch, example, env_class, limits, requires: see `Entry`.
+            With `env_fn` or `make_batch`, all dialects, `PopulationEvaluator` and the command line can use the names.
         replace: whether to replace the entry of a prefix that is registered, which may be one of vecrl's own.
             `make_gym_env`, `make_brax_env` and `make_native_env` use vecrl's own entries even then.
 
     Raises:
         ValueError: the prefix is empty, contains a separator at an end, or is registered; or there is not exactly one
-            of `maker`, `env_fn` and `make_batch`.
+            of `maker`, `env_fn` and `make_batch`; or a limit is none of `LIMITS`.
         TypeError: one of the functions cannot be called.
 
     >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "my environments")
@@ -114,7 +122,11 @@ def register(
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"Expected {name} of the prefix {prefix!r} to be a function, got {function!r:.80}.")
-    _entries.add(prefix, Entry(prefix, maker, summary, extra, names, env_fn, make_batch), replace)
+    if unknown := sorted({*(limits or {})} - {*LIMITS}):
+        raise ValueError(f"Expected limits among {', '.join(LIMITS)}, got {', '.join(map(repr, unknown))}.")
+    traits = example, env_class, limits or {}, tuple(requires)
+    entry = Entry(prefix, maker, summary, extra, names, env_fn, make_batch, *traits)
+    _entries.add(prefix, entry, replace)
 
 
 def register_entry(entry: Entry) -> None:
@@ -122,9 +134,19 @@ def register_entry(entry: Entry) -> None:
     _entries.setdefault(entry.prefix, entry)
 
 
+def keep_own_entries() -> None:
+    """Records the entries so far as vecrl's own, which `find_own_entry` finds also if they are replaced."""
+    _own_entries.update(_entries)
+
+
 def unregister(prefix: str) -> None:
     """Removes a prefix from the registry; raises KeyError if it is not registered."""
     del _entries[prefix]
+
+
+def examples() -> dict[str, str]:
+    """Returns the examples of all registered prefixes, by prefix; imports nothing."""
+    return {prefix: entry.example for prefix, entry in _entries.items() if entry.example is not None}
 
 
 def known_prefixes() -> tuple[str, ...]:
@@ -152,7 +174,8 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
         prefix = env_name.partition(SEPARATOR)[0]
         known = ", ".join(known + SEPARATOR for known in known_prefixes())
         raise ValueError(
-            f"Expected one of the prefixes {known}, got {prefix + SEPARATOR!r} in {env_name!r}. Others must be "
+            f"Expected one of the prefixes {known}, got {prefix + SEPARATOR!r} in {env_name!r}. "
+            f"{did_you_mean(name + SEPARATOR for name in nearest(prefix, known_prefixes()))}Others must be "
             'registered by vecrl.vector.register, or by the entry point of an installed package ("vecrl.simulators").'
         )
     return entry, env_name[len(longest + SEPARATOR) :]
@@ -169,47 +192,8 @@ def find_own_entry(env_name: str) -> tuple[Entry, str]:
     return _own_entries[longest], env_name[len(longest + SEPARATOR) :]
 
 
-def available(prefix: str) -> Availability:
-    """Returns the environments of `prefix` that can be made here, or what is missing and how to install it.
-
-    Raises:
-        ValueError: the prefix is unknown; the message lists the known ones.
-    """
+def _is_installed(module: str) -> bool:
     try:
-        entry, _ = find_entry(prefix + SEPARATOR)
-    except ImportError as error:  # of a distribution that has an entry point
-        return Availability(prefix, "", (), str(error))
-    try:
-        return Availability(prefix, entry.summary, tuple(sorted(entry.names())))
-    except ImportError as error:
-        install = None if entry.extra is None else f'pip install "vecrl[{entry.extra}]"'
-        return Availability(prefix, entry.summary, (), str(error), install)
-
-
-@dataclass(frozen=True)
-class _LazyFunction:
-    """A function of a module of this package, which is imported when the function is called."""
-
-    module: str
-    name: str
-    options: Mapping[str, bool]
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        return getattr(import_module(self.module, __package__), self.name)(*args, **self.options, **kwargs)
-
-    @property
-    def __signature__(self) -> Signature:
-        return signature(getattr(import_module(self.module, __package__), self.name))
-
-
-def _lazy(module: str, *functions: str, **options: bool) -> dict[str, Any]:
-    """Returns arguments of an entry: functions of a module, called with `options` too."""
-    return {function: _LazyFunction(module, function, options) for function in functions}
-
-
-_BATCHED = "make_batch", "names"
-register("gym", None, "gymnasium's environments, stepped one after another", **_lazy(".gymnasium", "env_fn", "names"))
-register("brax", None, "Brax's environments, in one compiled call", "brax", **_lazy(".brax", *_BATCHED, old=False))
-register("brax::old", None, "those of brax.v1", "brax-v1", **_lazy(".brax", *_BATCHED, old=True))
-register("native", None, "vecrl's own tasks, as tensors on any device", **_lazy(".native", *_BATCHED))
-_own_entries = dict(_entries)
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a parent package is missing, or a module has no spec
+        return module in sys.modules

@@ -136,3 +136,18 @@ def _is_passive(env: Env) -> bool:
     if type(env) is PassiveEnvChecker:
         return bool(env.checked_step and env.checked_reset)
     return type(env) is OrderEnforcing and bool(env.has_reset)
+
+
+def is_wrapped(env: object, wrapper_name: str) -> bool:
+    """Returns whether one of an environment's wrappers is of a class, or of a subclass of it.
+
+    The class is given by name, since a class of the caller's script is another object in a worker process.
+
+    >>> is_wrapped(gymnasium.make("CartPole-v1"), "gymnasium.wrappers.common.TimeLimit")
+    True
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        if any(f"{cls.__module__}.{cls.__qualname__}" == wrapper_name for cls in type(env).__mro__):
+            return True
+        env = env.env
+    return False

@@ -35,6 +35,7 @@ from .handlers.base import (
     slots_of,
     space_descriptions,
 )
+from .handlers.games import HANDLERS as GAMES
 from .handlers.mujoco_ale import HANDLERS as MUJOCO_ALE
 from .handlers.numpy import HANDLERS as NUMPY
 from .handlers.spaces import HANDLERS as SPACES
@@ -42,7 +43,7 @@ from .handlers.stdlib import HANDLERS as STDLIB
 from .handlers.torch import HANDLERS as TORCH
 
 FORMAT = 3
-HANDLERS: list[StateHandler[Any]] = [*NUMPY, *SPACES, *STDLIB, *TORCH, *MUJOCO_ALE]
+HANDLERS: list[StateHandler[Any]] = [*NUMPY, *SPACES, *STDLIB, *TORCH, *MUJOCO_ALE, *GAMES]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """Attributes that the `get_state` of an environment usually omits."""
 

@@ -196,7 +196,7 @@ class OneHot(OneHotSpec):
         mask: object = None,
         min: int = 0,  # noqa: A002
     ):
-        self.n = int(n)
+        self._n = int(n)
         self.min = int(min)
         self.use_register = use_register
         self.shape = as_size((self.n,) if shape is None else shape)
@@ -207,6 +207,11 @@ class OneHot(OneHotSpec):
         self._choices = ((self.n, self.min),)
         self._register: list[Hashable] = []  # copies of the spec share it, and encode the same objects equally
         self.update_mask(mask)
+
+    @property
+    def n(self) -> int:
+        """The number of options."""
+        return self._n
 
     @property
     def space(self) -> CategoricalBox:

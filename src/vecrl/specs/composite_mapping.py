@@ -1,4 +1,4 @@
-"""`SpecMapping`: the mapping interface of `Composite`: specs under keys and tuples of keys, their views, and a lock."""
+"""`SpecMapping`: the mapping interface of `Composite`: specs under keys and tuples of keys, their views."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from ..errors import LockedError, SpaceError
+from ..errors import SpaceError
 from .base import TensorSpec, foreign_spec_hint
+from .spec_lock import SpecLock
 
 Key = str | tuple[str, ...]
 IsLeaf = Callable[[type], bool]
@@ -86,12 +87,11 @@ def copy_with_shape(spec: M, shape: torch.Size, device: torch.device | None) -> 
     return spec._copy_with_shape(shape, device)
 
 
-class SpecMapping(TensorSpec):
+class SpecMapping(SpecLock, TensorSpec):
     """Specs under keys, with shapes that begin with a common batch shape."""
 
     step_mdp_static: bool
     _specs: dict[str, TensorSpec | None]
-    _locked = False
 
     def empty(self) -> Self:
         """Returns a mapping without entries, of the same batch shape, device and names."""
@@ -129,7 +129,8 @@ class SpecMapping(TensorSpec):
             include_nested: include the entries of nested Composites, under tuples of keys.
             leaves_only: exclude the nested Composites themselves.
             is_leaf: returns whether the specs of a class are leaves; None for all except Composites.
-            step_mdp_static_only: include only entries that are marked as not changing from step to step.
+            step_mdp_static_only: treat nested Composites with `step_mdp_static` as leaves, and return no keys of a
+                Composite that has it itself.
         """
         return SpecKeys(partial(_walk, self, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
@@ -274,6 +275,10 @@ class SpecMapping(TensorSpec):
         for key in keys:
             spec = self.get(key, MISSING if strict else None)
             if spec is not None or key in self:
+                path = key_path(key)
+                for group in (path[:length] for length in range(1, len(path))):
+                    if group not in selected:
+                        selected.set(group, self[group].empty())
                 selected.set(key, spec.exclude() if isinstance(spec, SpecMapping) else spec)
         return selected
 
@@ -323,47 +328,9 @@ class SpecMapping(TensorSpec):
                 parent_path = parent_path[:-1]
         return default if separated.is_empty() else separated
 
-    # -- the lock
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether entries cannot be changed. Setting it locks or unlocks the Composite."""
-        return self._locked
-
-    @is_locked.setter
-    def is_locked(self, value: bool) -> None:
-        self.lock_() if value else self.unlock_()
-
-    @property
-    def locked(self) -> bool:
-        """The same as `is_locked`."""
-        return self.is_locked
-
-    def lock_(self, recurse: bool | None = None) -> Self:
-        """Locks this Composite and nested ones: changes of entries raise a `LockedError`. Returns self."""
-        self._locked = True
-        for nested in self._nested():
-            nested.lock_()
-        return self
-
-    def unlock_(self, recurse: bool | None = None) -> Self:
-        """Unlocks this Composite and nested ones, and returns self.
-
-        Has no effect on a Composite that is not locked: nested ones that were locked before they were set stay locked.
-        """
-        if self.is_locked:
-            self._locked = False
-            for nested in self._nested():
-                nested.unlock_()
-        return self
-
     def _nested(self) -> Sequence[SpecMapping]:
         """Returns the nested Composites that are locked with this one."""
         return [spec for spec in self._entries().values() if isinstance(spec, SpecMapping)]
-
-    def _require_unlocked(self, subject: str) -> None:
-        if self.is_locked:
-            raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() first.")
 
 
 def _walk(
@@ -374,12 +341,14 @@ def _walk(
     static_only: bool,
     path: tuple[str, ...] = (),
 ) -> Iterator[tuple[Key, TensorSpec | None]]:
+    if static_only and tree.step_mdp_static:
+        return
     for name, spec in entries_of(tree).items():
         nested = spec if isinstance(spec, SpecMapping) else None
         branch = None if nested is None or (is_leaf and is_leaf(type(nested))) else nested
+        if branch is not None and static_only and branch.step_mdp_static:
+            branch = None
         if branch is not None and include_nested:
             yield from _walk(branch, include_nested, leaves_only, is_leaf, static_only, (*path, name))
-        if static_only and not (nested is not None and nested.step_mdp_static):
-            continue
         if branch is None or not leaves_only:
             yield (*path, name) if path else name, spec

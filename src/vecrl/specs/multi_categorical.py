@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from . import categorical_ops
@@ -123,6 +123,19 @@ class MultiCategorical(IndexSpec):
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, Counts, Tensor | None]:
         return self.min.to(device), self.counts, self._mask
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        """Draws one index after another, as MultiOneHot does, if their numbers of options are the same everywhere."""
+        nvec = self.nvec
+        if nvec.ndim != 1 or not sizes:
+            return super()._sample(sizes, generator)
+        columns = [
+            categorical_ops.sample_index(
+                n, None if self._mask is None else self._mask[..., i, :n], sizes[:-1], generator, self.device
+            )
+            for i, n in enumerate(nvec.tolist())
+        ]
+        return (torch.stack(columns, -1) + self.min).to(self.dtype)
 
     def cardinality(self) -> int | float:
         return math.prod(self.nvec.reshape(-1).tolist())

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from ..engine.simulator import Array, BatchSimulator, BatchStep, SupportsStepAndReset, SupportsStepWhere
+from ..engine.space_layout import Layout, Tree
 from ..vector import BatchedVectorEnv
-from .comparisons import SEEDS, assert_equal_arrays
+from ..vector.trees import map_tree, named_leaves
+from .comparisons import SEEDS, assert_equal_arrays, error_of, same_tree
 
 
 class BatchSimulatorConformance:
@@ -24,6 +26,9 @@ class BatchSimulatorConformance:
         tolerance: how much observations and rewards may differ between batches of different sizes; 0 means not a bit.
         deterministic_reset: whether every episode begins with the same observation.
         endless: whether episodes never end.
+        has_states: whether `get_state` and `set_state` work; they raise `NotImplementedError` otherwise.
+
+    Observations and actions of nested spaces are nested dicts and tuples of arrays.
 
     >>> from vecrl.simulators.native import make_native
     >>> class TestCartPole(BatchSimulatorConformance):
@@ -36,18 +41,19 @@ class BatchSimulatorConformance:
     tolerance = 0.0
     deterministic_reset = False
     endless = False
+    has_states = True
 
     def make(self, num_envs: int) -> BatchSimulator:
         """Returns a new simulator of `num_envs` rows, which the test closes."""
         raise NotImplementedError(f"Expected {type(self).__name__} to define make(num_envs).")
 
-    def action(self, simulator: BatchSimulator, step: int) -> Tensor:
+    def action(self, simulator: BatchSimulator, step: int) -> Any:
         """Returns the actions `[n, ...]` of one step. Row i of a larger batch gets what row i of a smaller one gets."""
-        rows: list[np.ndarray] = []
+        rows: list[Tree] = []
         for row in range(simulator.num_envs):
             simulator.action_space.seed(1000 * step + row)
-            rows.append(np.asarray(simulator.action_space.sample()))
-        return torch.from_numpy(np.stack(rows)).to(simulator.device)
+            rows.append(simulator.action_space.sample())
+        return map_tree(lambda *leaves: torch.from_numpy(np.stack(leaves)).to(simulator.device), *rows)
 
     # -- shapes ------------------------------------------------------------------------------------
 
@@ -104,8 +110,9 @@ class BatchSimulatorConformance:
         if self.deterministic_reset:
             return
         with _closed(self.make, 2) as first, _closed(self.make, 2) as second:
-            starts = _array(first.reset()), _array(second.reset())
-            assert not np.array_equal(*starts), "two simulators that were not seeded give the same observations"
+            # several resets, since a simulator may have few initial states
+            starts = [np.stack([_array(each.reset()) for _ in range(4)]) for each in (first, second)]
+            assert not np.array_equal(starts[0], starts[1]), "simulators that were not seeded start alike"
 
     # -- resets and steps --------------------------------------------------------------------------
 
@@ -142,6 +149,8 @@ class BatchSimulatorConformance:
 
     def test_final_observations_are_those_of_the_step(self) -> None:
         """Where an episode ends, `next_obs` is its last observation, and not the first one of the next episode."""
+        if not self.has_states:
+            return
         with _closed(self.make, 3) as sim, _closed(self.make, 3) as other:
             obs = _array(sim.reset(list(SEEDS))).copy()
             moves, is_first, is_unchanged = False, list[bool](), list[bool]()
@@ -186,9 +195,9 @@ class BatchSimulatorConformance:
                 each.reset(list(SEEDS[:2]))
                 action = self.action(each, 0)
                 each.step(action)
-                assert torch.equal(action, self.action(each, 0)), "the step changed the actions"
+                assert np.array_equal(_array(action), _array(self.action(each, 0))), "the step changed the actions"
                 if each is sim:
-                    action.zero_()
+                    map_tree(Tensor.zero_, action)
                 results.append(_arrays(each.step(self.action(each, 1))))
             assert_equal_arrays(results[:1], results[1:], 0.0)
 
@@ -208,7 +217,7 @@ class BatchSimulatorConformance:
                 expected_obs = _array(general.reset_where(expected_done))
                 is_close = np.allclose(_array(obs), expected_obs, rtol=0, atol=self.tolerance)
                 assert is_close, "step_and_reset gives other observations than step and reset_where"
-            if isinstance(sim, SupportsStepWhere):
+            if isinstance(sim, SupportsStepWhere) and self.has_states:
                 mask = torch.tensor([True, False, True], device=sim.device)
                 before = sim.get_state()
                 step = sim.step_where(mask, self.action(sim, 0))
@@ -224,6 +233,10 @@ class BatchSimulatorConformance:
         with _closed(self.make, 3) as sim, _closed(self.make, 3) as other:
             sim.reset(list(SEEDS))
             sim.step(self.action(sim, 0))
+            if not self.has_states:
+                error_of(NotImplementedError, sim.get_state)
+                error_of(NotImplementedError, sim.set_state, {})
+                return
             state = sim.get_state()
             assert all(len(value) == 3 for value in state.values()), "an entry has no row for each environment"
             copied = {name: _array(value).copy() for name, value in state.items()}
@@ -257,23 +270,27 @@ class BatchSimulatorConformance:
 
     def test_all_dialects_can_use_it(self) -> None:
         """Vector environments and environments with ids give equal results; specs of TensorDict environments hold."""
-        from ..convert import to_tensordict, to_venv
+        from ..convert import to_tensordict
         from ..envs import check_env_specs
+        from ..venv.simulator_pool import BatchedVenv
 
         seeds = list(SEEDS[:2])
         env = BatchedVectorEnv(self.make(2), autoreset_mode="disabled")
-        venv = to_venv(BatchedVectorEnv(self.make(2)))
         td_env = to_tensordict(BatchedVectorEnv(self.make(2)))
+        is_tuple = isinstance(env.single_observation_space, gymnasium.spaces.Tuple)  # which vecrl.venv does not have
+        venv = None if is_tuple else BatchedVenv(self.make(2), stack_dicts=True)
         try:
-            same_start = np.array_equal(env.reset(seed=seeds)[0], venv.reset(seed=seeds)[0])
-            assert same_start, "vecrl.vector and vecrl.venv give other first observations for the same seeds"
-            for number in range(3):
-                action = self.action(env.simulator, number).numpy(force=True)
-                for one, other in zip(env.step(action)[:4], venv.step(action)[:4], strict=True):
-                    assert np.array_equal(one, other), "vecrl.vector and vecrl.venv give other results of a step"
+            first_obs = env.reset(seed=seeds)[0]
+            if venv is not None:
+                same_start = same_tree(first_obs, venv.reset(seed=seeds)[0])
+                assert same_start, "vecrl.vector and vecrl.venv give other first observations for the same seeds"
+                for number in range(3):
+                    action = map_tree(_array, self.action(env.simulator, number))
+                    for one, other in zip(env.step(action)[:4], venv.step(action)[:4], strict=True):
+                        assert same_tree(one, other), "vecrl.vector and vecrl.venv give other results of a step"
             check_env_specs(td_env)
         finally:
-            for each in (env, venv, td_env):
+            for each in (env, td_env, *([] if venv is None else [venv])):
                 each.close()
 
     def _play(self, num_envs: int, seeds: Sequence[int]) -> list[dict[str, np.ndarray]]:
@@ -300,7 +317,12 @@ def _closed(make: Callable[[int], BatchSimulator], num_envs: int) -> Iterator[Ba
         simulator.close()
 
 
-def _array(value: Array) -> np.ndarray:
+def _array(value: Tree) -> np.ndarray:
+    """Returns an array `[n, ...]`; the numbers of all leaves, `[n, k]` float64, of a tree."""
+    if isinstance(value, dict | tuple):
+        leaves: list[np.ndarray] = []
+        map_tree(lambda leaf: leaves.append(_array(leaf)), value)
+        return np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves], 1)
     return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
@@ -315,12 +337,15 @@ def _rows(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value[::2] for name, value in arrays.items()}
 
 
-def _check_obs(simulator: BatchSimulator, obs: Array) -> None:
-    space = simulator.observation_space
-    array = _array(obs)
-    assert array.shape == (simulator.num_envs, *(space.shape or ())), f"observations have the shape {array.shape}"
-    assert not getattr(obs, "requires_grad", False), "observations require grad"
-    for row in array:
+def _check_obs(simulator: BatchSimulator, obs: Tree) -> None:
+    space, layout, num_envs = simulator.observation_space, Layout(simulator.observation_space), simulator.num_envs
+    arrays: list[np.ndarray] = []
+    for name, leaf, value in named_leaves("observations", space, obs):
+        array = _array(value)
+        assert array.shape == (num_envs, *(leaf.shape or ())), f"{name} have the shape {array.shape}"
+        assert not getattr(value, "requires_grad", False), f"{name} require grad"
+        arrays.append(array)
+    for row in layout.rows(arrays, num_envs):
         assert space.contains(row), f"{row} is no element of {space}"
 
 

@@ -67,7 +67,7 @@ class SimulatorConformance:
         with self.pool(2) as pool:
             _check_transition(pool, pool.reset(list(SEEDS[:2])))
             for step in range(self.num_steps):
-                _check_transition(pool, pool.step(self.actions(pool, step), reset_done=True))
+                _check_transition(pool, self._step(pool, step))
 
     def test_equal_seeds_give_equal_episodes(self) -> None:
         """Two simulators with equal seeds and actions give equal results, through the ends of episodes."""
@@ -89,11 +89,11 @@ class SimulatorConformance:
         with self.pool(3) as pool, self.pool(3) as undisturbed:
             for each in (pool, undisturbed):
                 each.reset(list(SEEDS))
-                each.step(self.actions(each, 0))
+                self._step(each, 0, reset_done=False)
             pool.reset([1], ids=[1])
-            pool.send([1], self.actions(pool, 1)[1:2])
+            pool.send([1], _batched(pool, self.actions(pool, 1)[1:2]))
             pool.recv()
-            first, second = (each.step(self.actions(each, 2)) for each in (pool, undisturbed))
+            first, second = (self._step(each, 2, reset_done=False) for each in (pool, undisturbed))
             for row in (0, 2):
                 assert same_tree(_row(pool, first, row), _row(undisturbed, second, row))
                 assert first.reward[row] == second.reward[row]
@@ -104,8 +104,8 @@ class SimulatorConformance:
             for each in (pool, stepwise):
                 each.reset(list(SEEDS[:2]))
             for step in range(self.num_steps):
-                t = pool.step(self.actions(pool, step), reset_done=True)
-                expected = stepwise.step(self.actions(stepwise, step))
+                t = self._step(pool, step)
+                expected = self._step(stepwise, step, reset_done=False)
                 assert same_tree(t.next_obs, expected.next_obs)
                 assert np.array_equal(t.done, expected.done)
                 if expected.done.any():
@@ -122,12 +122,12 @@ class SimulatorConformance:
             return
         with self.pool(2) as pool:
             pool.reset(list(SEEDS[:2]))
-            pool.step(self.actions(pool, 0), reset_done=True)
+            self._step(pool, 0)
             states = pool.get_state()
             futures: list[list[dict[str, np.ndarray]]] = []
             for _ in range(2):
                 pool.set_state(states)
-                steps = [pool.step(self.actions(pool, number), reset_done=True) for number in range(1, 6)]
+                steps = [self._step(pool, number) for number in range(1, 6)]
                 futures.append([_transition_arrays(pool, t) for t in steps])
             assert_equal_arrays(futures[0], futures[1], 0.0)
 
@@ -137,12 +137,21 @@ class SimulatorConformance:
         sim.close()
         sim.close()
 
+    def _step(self, pool: Pool, step: int, reset_done: bool = True) -> Transition:
+        return pool.step(_batched(pool, self.actions(pool, step)), reset_done=reset_done)
+
     def _play(self, num_envs: int, num_workers: int = 1) -> list[dict[str, np.ndarray]]:
         with self.pool(num_envs, num_workers) as pool:
             played = [_transition_arrays(pool, pool.reset(list(SEEDS[: pool.num_envs])))]
             for step in range(self.num_steps):
-                played.append(_transition_arrays(pool, pool.step(self.actions(pool, step), reset_done=True)))
+                played.append(_transition_arrays(pool, self._step(pool, step)))
             return played
+
+
+def _batched(pool: Pool, actions: list[Tree]) -> Tree:
+    """Returns the actions of some environments as the pool takes them: with one array for each leaf of the space."""
+    layout = pool.action_layout
+    return actions if layout.flat else layout.build(layout.columns(actions))
 
 
 def _leaves(pool: Pool, obs: Tree) -> list[Tree]:

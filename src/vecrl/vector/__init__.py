@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.transition import AutoresetMode
-from ..simulators.registry import available, known_prefixes, register
+from ..simulators.availability import available
+from ..simulators.registry import known_prefixes, register
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
 from .rollout import Rollout
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .batched_vector_env import BatchedVectorEnv
     from .factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
     from .sync_env import SyncVectorEnv
-    from .torch_wrapper import TorchWrapper
+    from .torch_wrapper import TorchVectorEnv, TorchWrapper
 
 __all__ = [
     "AsyncVectorEnv",
@@ -32,6 +33,7 @@ __all__ = [
     "Rollout",
     "RolloutWorkers",
     "SyncVectorEnv",
+    "TorchVectorEnv",
     "TorchWrapper",
     "VectorEnv",
     "array_type",
@@ -54,7 +56,7 @@ _MODULE_EXPORTS = {
     "batched_vector_env": ("BatchedVectorEnv",),
     "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
     "sync_env": ("SyncVectorEnv",),
-    "torch_wrapper": ("TorchWrapper",),
+    "torch_wrapper": ("TorchVectorEnv", "TorchWrapper"),
 }
 _MODULE_OF = {name: module for module, names in _MODULE_EXPORTS.items() for name in names}
 

@@ -106,6 +106,8 @@ def convert_to_torch_bool(x: Any) -> torch.Tensor:
     tensor([False, False,  True])
     """
     x = convert_to_torch(x)
+    if x.dtype == torch.bool:
+        return x
     if x.is_floating_point() or x.is_complex():
         return x.abs() > 1e-4
     return x.to(torch.bool)

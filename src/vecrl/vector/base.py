@@ -1,7 +1,7 @@
 """Derives the batched spaces of a vector environment from the spaces of a single environment, and reads its seeds.
 
-`BaseVectorEnv` is the base class of vector environments with `Box` or `Discrete` single spaces, so that
-`num_envs` and the four spaces mean the same in all of them. This module must not know how the environments are run,
+`BaseVectorEnv` is the base class of vector environments over arrays, so that `num_envs` and the four spaces mean the
+same in all of them. This module must not know how the environments are run,
 nor torch.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space as gymnasium_batch_space
 
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
@@ -31,8 +32,8 @@ class BaseVectorEnv(Stateful, VectorEnv):
 
     Args:
         num_envs: the number of environments, at least 1.
-        observation_space: the observation space of one environment, a `Box` or a `Discrete`.
-        action_space: the action space of one environment, a `Box` or a `Discrete`.
+        observation_space, action_space: the spaces of one environment: `Box`, `Discrete`, `MultiDiscrete`,
+            `MultiBinary`, or these nested in `Dict` and `Tuple`.
 
     Attributes:
         num_envs: the argument.
@@ -40,7 +41,7 @@ class BaseVectorEnv(Stateful, VectorEnv):
         observation_space, action_space: the batched spaces that `batch_space` returns.
 
     Raises:
-        SpaceError: a space is neither a `Box` nor a `Discrete` (also a `TypeError` and a `ValueError`).
+        SpaceError: a space is or contains another one (also a `TypeError` and a `ValueError`).
         ValueError: `num_envs` is not a positive integer.
 
     >>> env = BaseVectorEnv(3, Box(-1, 1, (2,)), Discrete(4))
@@ -76,15 +77,16 @@ def batch_space(space: AnySpace, num_envs: int) -> AnySpace:
     """Returns the space of `num_envs` values of `space`, stacked along a new leftmost axis.
 
     Args:
-        space: a `Box` or a `Discrete`.
+        space: a `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`, or these nested in `Dict` and `Tuple`.
         num_envs: the number of values, at least 1.
 
     Returns:
         For a `Box`: a `Box` of shape `[num_envs, *space.shape]` with the same dtype and per-element bounds. For a
-        `Discrete(n)`: a `MultiDiscrete` of `num_envs` times n, with the same `start` and dtype.
+        `Discrete(n)`: a `MultiDiscrete` of `num_envs` times n, with the same `start` and dtype. For a `Dict` or a
+        `Tuple`: one of the batched spaces of its parts. For others: what gymnasium's `batch_space` returns.
 
     Raises:
-        SpaceError: `space` is neither a `Box` nor a `Discrete`.
+        SpaceError: `space` is or contains another one.
 
     >>> batch_space(Discrete(3, start=-1), 2).start
     array([-1, -1])
@@ -93,8 +95,17 @@ def batch_space(space: AnySpace, num_envs: int) -> AnySpace:
         return MultiDiscrete(
             np.full(num_envs, space.n), dtype=_scalar_type(space), start=np.full(num_envs, space.start)
         )
+    if isinstance(space, Dict):
+        return Dict({key: batch_space(part, num_envs) for key, part in space.spaces.items()})
+    if isinstance(space, Tuple):
+        return Tuple([batch_space(part, num_envs) for part in space.spaces])
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        return gymnasium_batch_space(space, num_envs)
     if not isinstance(space, Box):
-        raise SpaceError(f"Expected a Box or a Discrete space, got {space!r}. Flatten it, or encode it as one of them.")
+        raise SpaceError(
+            "Expected a Box, Discrete, MultiDiscrete or MultiBinary space, or a Dict or Tuple of these, "
+            f"got {space!r}. Encode it as one of them."
+        )
     stacked = Box(_repeat(space.low, num_envs), _repeat(space.high, num_envs), dtype=_scalar_type(space))
     # An integer Box stores an infinite bound as its dtype's extreme value; these masks mark such bounds as infinite.
     stacked.bounded_below = _repeat(space.bounded_below, num_envs)

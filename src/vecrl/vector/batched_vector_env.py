@@ -7,6 +7,7 @@ the device at every step. This module must not know any simulator, only the `Bat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,15 @@ from torch import Tensor
 
 from ..engine.infos import Info, InfoDict
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
-from ..engine.space_layout import Tree
+from ..engine.space_layout import Layout, Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
+from .trees import is_nested, map_tree, named_leaves
 
-TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, InfoDict]
+TensorStep = tuple[Tree, Tensor, Tensor, Tensor, InfoDict]
 
 
 class BatchedVectorEnv(BaseVectorEnv):
@@ -38,9 +40,9 @@ class BatchedVectorEnv(BaseVectorEnv):
         empty_info: whether infos are always `{}`.
         episode_stats: whether to record each episode's return and length on the device, in `info["episode"]`.
 
-    `reset` and `step` return NumPy arrays, as every instance of `gymnasium.vector.VectorEnv` does, so that
-    gymnasium's wrappers work. `tensor_reset` and `tensor_step` return tensors on the simulator's device instead; they
-    make no copy and do not wait for the device. `TorchWrapper` uses them.
+    `reset` and `step` return NumPy arrays, so that gymnasium's wrappers work. `tensor_reset` and `tensor_step` return
+    tensors on the simulator's device instead; they make no copy and do not wait for the device. `TorchWrapper` uses
+    them.
 
     A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos; later calls
     never overwrite them. Infos of `tensor_step` have whole batches at every step, each with a mask of its valid rows:
@@ -49,8 +51,11 @@ class BatchedVectorEnv(BaseVectorEnv):
     rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The simulator's infos are
     those of the step, before any reset.
 
+    Observations and actions of Dict and Tuple spaces are nested dicts and tuples of arrays or tensors `[n, ...]`.
+
     Raises:
-        SpaceError: a space is neither a `Box` nor a `Discrete`.
+        SpaceError: a space is or contains another one than `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`
+            and `Tuple`.
         TypeError: the simulator lacks a method of `BatchSimulator`.
         ValueError: `num_episodes` is less than 1, or given in disabled mode.
 
@@ -98,6 +103,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._stats = episode_stats and self._infos
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
         self._needs_reset = True
+        self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
         self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._reset_counters()
 
@@ -106,7 +112,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[np.ndarray, InfoDict]:
+    ) -> tuple[Tree, InfoDict]:
         """Resets every row and returns the observations.
 
         Args:
@@ -126,7 +132,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, InfoDict]:
+    ) -> tuple[Tree, InfoDict]:
         """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
         self._require_open()
         options = dict(options or {})
@@ -167,12 +173,12 @@ class BatchedVectorEnv(BaseVectorEnv):
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
         self._require_open()
         self._require_reset()
-        actions = self._tensor(actions, "actions")
+        actions = self._action_tensors(actions)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             return self._same_step(actions)
         return self._next_step(actions)
 
-    def _same_step(self, actions: Tensor) -> TensorStep:
+    def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
             step, done, obs = self._checked.step_and_reset(actions)
             return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
@@ -183,7 +189,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         obs = self._checked.reset_where(done & ~self._is_finished())
         return self._make_result(step, obs, done, self._no_rows, finished)
 
-    def _next_step(self, actions: Tensor) -> TensorStep:
+    def _next_step(self, actions: Tree) -> TensorStep:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
         restarting = self._done & ~finished
@@ -196,7 +202,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         return self._make_result(step, obs, done, restarting, finished)
 
     def _make_result(
-        self, step: BatchStep, obs: Tensor, done: Tensor, restarting: Tensor, finished: Tensor
+        self, step: BatchStep, obs: Tree, done: Tensor, restarting: Tensor, finished: Tensor
     ) -> TensorStep:
         info = self._info(step, done, restarting | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
@@ -249,12 +255,19 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._episodes_left = self._episodes_left - counted.int()
         return counted
 
-    def _mask_finished(self, finished: Tensor, obs: Tensor) -> Tensor:
+    def _mask_finished(self, finished: Tensor, obs: Tree) -> Tree:
         if self.num_episodes is None:
             return obs
-        return select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
+        return map_tree(lambda leaf: select_rows(finished, torch.nan if leaf.is_floating_point() else 0, leaf), obs)
 
     # -- arguments ---------------------------------------------------------------------------------
+
+    def _action_tensors(self, actions: Tree) -> Tree:
+        layout = self._nested_actions
+        if layout is None:
+            return self._tensor(actions, "actions")
+        leaves = named_leaves("actions", layout.space, actions)
+        return layout.build([self._tensor(value, name) for name, _, value in leaves])
 
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
@@ -299,18 +312,24 @@ class BatchedVectorEnv(BaseVectorEnv):
         return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
 
 
-def _to_numpy(x: Tensor) -> np.ndarray:
-    return x.detach().cpu().numpy()
+def _to_numpy(x: Tree) -> Any:
+    return x.numpy(force=True) if isinstance(x, Tensor) else map_tree(_to_numpy, x)
 
 
 def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
     result: InfoDict = {}
+    all_rows = np.ones(num_envs, bool)
     for key, value in info.items():
-        if f"_{key}" in info or not key.startswith("_"):
-            mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
-            if mask.any():
-                result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
+        if (mask_key := f"_{key}") in info:
+            mask = _to_numpy(info[mask_key])
+            if not mask.any():
+                continue
+        elif key.startswith("_"):
+            continue
+        else:
+            mask = all_rows
+        result[key], result[mask_key] = _numpy_entry(key, value, mask), mask
     if "final_obs" in result:
         step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
         result |= {"final_info": step_info, "_final_info": result["_final_obs"]}
@@ -318,12 +337,13 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
 
 
 def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
+    if key == "final_obs":
+        arrays, rows = _to_numpy(value), np.full(len(mask), None, object)
+        for row in np.flatnonzero(mask):
+            rows[row] = map_tree(itemgetter(row), arrays)
+        return rows
+    if isinstance(value, Tensor):
+        return value.numpy(force=True)
     if isinstance(value, Mapping):
         return {name: _numpy_entry(name, leaf, mask) for name, leaf in value.items()}
-    array = _to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
-    if key != "final_obs":
-        return array
-    rows = np.full(len(mask), None, object)
-    for row in np.flatnonzero(mask):
-        rows[row] = array[row]
-    return rows
+    return np.asarray(value)

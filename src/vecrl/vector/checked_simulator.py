@@ -12,13 +12,13 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from gymnasium import Space
 from torch import Tensor
 
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
-from ..engine.space_layout import Layout
+from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.worker import describe_failure
 from ..errors import SpaceError, VecrlError, failures_to_error
+from .trees import is_nested, map_tree, named_leaves
 
 STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
 STATE_NAMES = ("get_state", "set_state")
@@ -32,7 +32,7 @@ class CheckedSimulator:
 
     The first result of each method is checked completely, later ones by the shapes of arrays and the dtype of flags.
     Actions are converted to the dtype of the action space. A simulator with the attribute `checks_actions` gets them
-    unchanged.
+    unchanged. Observations and actions of nested spaces are trees of tensors, see `vecrl.vector.trees`.
 
     Args:
         simulator: the simulator.
@@ -50,16 +50,17 @@ class CheckedSimulator:
         self._checked: set[str] = set()
         self._rows = (simulator.num_envs,)
         self._obs_shape = _batch_shape(simulator.observation_space, simulator.num_envs)
+        self._nested_obs = is_nested(simulator.observation_space)
         self._steps_rows = isinstance(simulator, SupportsStepWhere)
-        self._action_shape: tuple[int, ...] | None = None
-        self._action_dtype: torch.dtype | None = None
-        if not getattr(simulator, "checks_actions", False):
-            self._action_shape = _batch_shape(simulator.action_space, simulator.num_envs)
-            self._action_dtype = getattr(torch, _dtype_name(simulator.action_space), None)
+        self._checks_actions = not getattr(simulator, "checks_actions", False)
+        action_space = simulator.action_space
+        self._nested_actions = Layout(action_space) if is_nested(action_space) else None
+        self._action_shape = _batch_shape(action_space, simulator.num_envs)
+        self._action_dtype = None if self._nested_actions else _torch_dtype(action_space)
 
     # -- the methods of a simulator ------------------------------------------------------------------
 
-    def reset(self, seeds: Seeds = None, options: Options = None) -> Tensor:
+    def reset(self, seeds: Seeds = None, options: Options = None) -> Tree:
         """Calls `BatchSimulator.reset`."""
         try:
             obs = self.simulator.reset(seeds, options)
@@ -67,7 +68,7 @@ class CheckedSimulator:
             self._raise("reset", error)
         return self._checked_obs("reset", obs)
 
-    def reset_where(self, mask: Tensor) -> Tensor:
+    def reset_where(self, mask: Tensor) -> Tree:
         """Calls `BatchSimulator.reset_where`."""
         try:
             obs = self.simulator.reset_where(mask)
@@ -75,7 +76,7 @@ class CheckedSimulator:
             self._raise("reset_where", error)
         return self._checked_obs("reset_where", obs)
 
-    def step(self, actions: Tensor) -> BatchStep:
+    def step(self, actions: Tree) -> BatchStep:
         """Calls `BatchSimulator.step`."""
         actions = self._as_actions(actions)
         try:
@@ -84,22 +85,25 @@ class CheckedSimulator:
             self._raise("step", error)
         return self._checked_step("step", step)
 
-    def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
+    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
         """Calls `SupportsStepAndReset.step_and_reset`, which the simulator must have."""
         actions = self._as_actions(actions)
         try:
             result = self.simulator.step_and_reset(actions)  # pyright: ignore[reportAttributeAccessIssue]
         except Exception as error:
             self._raise("step_and_reset", error)
-        if "step_and_reset" not in self._checked or result[2].shape != self._obs_shape:
+        if "step_and_reset" not in self._checked or not self._has_obs_shape(result[2]):
             self._check_step_and_reset(result)
         return result
 
-    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
-        """Steps the rows of `mask` `[n]`: calls `SupportsStepWhere.step_where`, or restores the state of other rows."""
+    def step_where(self, mask: Tensor, actions: Tree) -> BatchStep:
+        """Steps the rows of `mask` `[n]`: calls `SupportsStepWhere.step_where`, or restores the state of other rows.
+
+        Raises:
+            NotImplementedError: the simulator has neither `step_where` nor states.
+        """
         if not self._steps_rows:
-            require(self.simulator, STATE_NAMES)
-            state_before = self.simulator.get_state()
+            state_before = self._state("A step of some rows", "step_where")
             step = self.step(actions)
             restore_other_rows(self.simulator, mask, state_before)
             return step
@@ -110,16 +114,31 @@ class CheckedSimulator:
             self._raise("step_where", error)
         return self._checked_step("step_where", step)
 
-    def reset_rows(self, mask: Tensor, seeds: Seeds, options: Options) -> Tensor:
-        """Resets only the rows in `mask` `[n]`; returns the observations of all rows."""
+    def reset_rows(self, mask: Tensor, seeds: Seeds, options: Options) -> Tree:
+        """Resets only the rows in `mask` `[n]`; returns the observations of all rows.
+
+        Raises:
+            NotImplementedError: there are seeds or options, and the simulator has no states.
+        """
         if seeds is None and not options:
             return self.reset_where(mask)
         # Simulators take seeds and options only for all rows: reset all, then restore the other rows.
-        require(self.simulator, STATE_NAMES)
-        state_before = self.simulator.get_state()
+        state_before = self._state("A reset of some rows with seeds or options")
         self.reset(seeds, options)
         restore_other_rows(self.simulator, mask, state_before)
         return self.reset_where(torch.zeros_like(mask))
+
+    def _state(self, operation: str, method: str | None = None) -> Mapping[str, Tensor]:
+        """Returns the state that an operation restores in other rows; `method` would make it unnecessary."""
+        require(self.simulator, STATE_NAMES)
+        try:
+            return self.simulator.get_state()
+        except NotImplementedError as error:
+            lacking = "states" if method is None else f"states or {method}"
+            raise NotImplementedError(
+                f"{operation} needs a simulator with {lacking}, which {self._name} does not have: {error} "
+                "Do the same with all rows at once."
+            ) from error
 
     # -- errors --------------------------------------------------------------------------------------
 
@@ -133,23 +152,42 @@ class CheckedSimulator:
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def _as_actions(self, actions: Tensor) -> Tensor:
-        expected, dtype = self._action_shape, self._action_dtype
-        if expected is None or (actions.shape == expected and actions.dtype == dtype):
+    def _as_actions(self, actions: Tree) -> Tree:
+        if not self._checks_actions:
             return actions
-        space, name = self.simulator.action_space, type(self.simulator).__name__
-        if actions.shape != expected:
+        space, layout = self.simulator.action_space, self._nested_actions
+        if layout is None:
+            return self._as_action("actions", space, actions, self._action_shape, self._action_dtype)
+        return layout.build(
+            [
+                self._as_action(name, leaf, value, (*self._rows, *(leaf.shape or ())), _torch_dtype(leaf))
+                for name, leaf, value in named_leaves("actions", space, actions)
+            ]
+        )
+
+    def _as_action(
+        self, field: str, space: AnySpace, actions: Tensor, shape: Tree, dtype: torch.dtype | None
+    ) -> Tensor:
+        """Returns the actions of one leaf in the dtype of its space."""
+        if shape is None or (actions.shape == shape and actions.dtype == dtype):
+            return actions
+        if actions.shape != shape:
             raise SpaceError(
-                f"Expected actions of shape {expected} for {name}, one row per environment, each in {space}, got shape "
-                f"{tuple(actions.shape)}. Give one element of action_space per environment."
+                f"Expected {field} of shape {shape} for {self._name}, one row per environment, each in {space}, got "
+                f"shape {tuple(actions.shape)}. Give one element of action_space per environment."
             )
         if dtype is None or torch.can_cast(actions.dtype, dtype):
             return actions if dtype is None else actions.to(dtype)
-        raise SpaceError(f"Expected actions of dtype {dtype} for {name}, got {actions.dtype}. Convert them first.")
+        raise SpaceError(
+            f"Expected {field} of dtype {dtype} for {self._name}, got {actions.dtype}. Convert them first."
+        )
 
-    def _checked_obs(self, method: str, obs: Tensor) -> Tensor:
-        if method not in self._checked or obs.shape != self._obs_shape:
-            self._check_array(f"the observations of {self._name}.{method}", obs, self._obs_shape, self._obs_dtype)
+    def _has_obs_shape(self, obs: Tree) -> bool:
+        return (_shapes(obs) if self._nested_obs else obs.shape) == self._obs_shape
+
+    def _checked_obs(self, method: str, obs: Tree) -> Tree:
+        if method not in self._checked or not self._has_obs_shape(obs):
+            self._check_obs(f"the observations of {self._name}.{method}", obs)
             self._checked.add(method)
         return obs
 
@@ -157,7 +195,7 @@ class CheckedSimulator:
         rows = self._rows
         if (
             method not in self._checked
-            or step.next_obs.shape != self._obs_shape
+            or not self._has_obs_shape(step.next_obs)
             or not step.reward.shape == step.terminated.shape == step.truncated.shape == rows
             or not step.terminated.dtype == step.truncated.dtype == torch.bool
         ):
@@ -169,10 +207,6 @@ class CheckedSimulator:
     def _name(self) -> str:
         return type(self.simulator).__name__
 
-    @property
-    def _obs_dtype(self) -> str:
-        return _dtype_name(self.simulator.observation_space)
-
     def _check_step(self, method: str, step: BatchStep) -> None:
         name, rows = f"{self._name}.{method}", self._rows
         if not isinstance(step, BatchStep):
@@ -180,7 +214,7 @@ class CheckedSimulator:
                 f"Expected a BatchStep from {name}, got {_describe(step)}. "
                 "Return BatchStep(next_obs, reward, terminated, truncated, info) of vecrl.engine."
             )
-        self._check_array(f"next_obs of {name}", step.next_obs, self._obs_shape, self._obs_dtype)
+        self._check_obs(f"next_obs of {name}", step.next_obs)
         self._check_array(f"reward of {name}", step.reward, rows, "float32", "float64", "float16", "bfloat16")
         self._check_array(f"terminated of {name}", step.terminated, rows, "bool")
         self._check_array(f"truncated of {name}", step.truncated, rows, "bool")
@@ -206,8 +240,12 @@ class CheckedSimulator:
         step, done, obs = result
         self._check_step("step_and_reset", step)
         self._check_array(f"done of {name}", done, self._rows, "bool")
-        self._check_array(f"the observations after resets of {name}", obs, self._obs_shape, self._obs_dtype)
+        self._check_obs(f"the observations after resets of {name}", obs)
         self._checked.add("step_and_reset")
+
+    def _check_obs(self, field: str, obs: Tree) -> None:
+        for name, space, value in named_leaves(field, self.simulator.observation_space, obs):
+            self._check_array(name, value, _batch_shape(space, self._rows[0]), np.dtype(space.dtype).name)
 
     def _check_array(self, field: str, value: Tensor, shape: tuple[int, ...] | None, *dtypes: str) -> None:
         """Checks one tensor; `dtypes` are the names of those that it may have."""
@@ -257,15 +295,18 @@ def select_rows(mask: Tensor, new_values: Tensor | float, old_values: Tensor) ->
     return torch.where(mask.view(-1, *[1] * (old_values.ndim - 1)), new_values, old_values)
 
 
-def _batch_shape(space: Space[object], num_envs: int) -> tuple[int, ...] | None:
-    """Returns the shape of a batch of elements; None for a space with other elements than arrays."""
-    leaves = Layout(space).leaves
-    flat = len(leaves) == 1 and leaves[0].path == () and leaves[0].dtype is not None
-    return (num_envs, *leaves[0].shape) if flat else None
+def _batch_shape(space: AnySpace, num_envs: int) -> Tree:
+    """Returns the shapes of a batch of elements, nested as the space is; None for elements that are no arrays."""
+    layout = Layout(space)
+    return layout.build([None if leaf.dtype is None else (num_envs, *leaf.shape) for leaf in layout.leaves])
 
 
-def _dtype_name(space: Space[object]) -> str:
-    return np.dtype(space.dtype).name
+def _shapes(tree: Tree) -> Tree:
+    return map_tree(lambda leaf: leaf.shape, tree)
+
+
+def _torch_dtype(space: AnySpace) -> torch.dtype | None:
+    return getattr(torch, np.dtype(space.dtype).name, None)
 
 
 def _describe(value: object) -> str:

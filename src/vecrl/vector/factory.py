@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
+from operator import itemgetter
 from typing import Any
 
 import gymnasium
@@ -19,11 +20,16 @@ import torch
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.simulator import BatchSimulator
+from ..engine.space_layout import Tree
+from ..engine.transition import AutoresetMode
+from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import SpaceError
+from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, find_entry, find_own_entry
 from ..validation import parse_optional_count
 from .checked_simulator import CheckedSimulator
-from .torch_wrapper import TorchWrapper
+from .torch_wrapper import TorchVectorEnv, TorchWrapper
+from .trees import map_tree
 
 Device = str | torch.device
 
@@ -48,12 +54,15 @@ def make_vector_env(
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
         gym_kwargs: further arguments for gymnasium environments only; they override `kwargs`.
         brax_kwargs: further arguments for Brax environments only; they override `kwargs`.
-        kwargs: `num_episodes`, `empty_info` and `device`; for batched simulators (native tasks, Brax) `autoreset_mode`
-            and `episode_stats` of `BatchedVectorEnv`; for others `backend`, `num_workers` and `ray_options` of
-            `SyncVectorEnv`; and further arguments of the simulator.
+        kwargs: `num_episodes`, `empty_info`, `device`, `autoreset_mode` and `episode_stats`, as for `BatchedVectorEnv`;
+            for simulators of single environments (gymnasium) `backend`, `num_workers` and `ray_options` too; and
+            further arguments of the simulator. Single environments are in a `SyncVectorEnv`; with another
+            `autoreset_mode` than "same_step" in a `VectorEnv`, which has gymnasium's seeds and infos, and no
+            `num_episodes`, `empty_info` or `device`.
 
     Raises:
-        ValueError: the prefix is unknown; the message lists the known ones.
+        ValueError: the prefix is unknown; the message lists the known ones. Or an argument does not apply to the
+            `autoreset_mode`.
 
     >>> with make_vector_env("gym::CartPole-v1", num_envs=2, empty_info=True) as env:
     ...     obs, info = env.reset(seed=1)
@@ -63,6 +72,8 @@ def make_vector_env(
     entry, name = find_entry(env_name)
     prefix_kwargs = {"gym": gym_kwargs, "brax": brax_kwargs, "brax::old": brax_kwargs}.get(entry.prefix)
     make = partial(_make, entry) if entry.maker is None else entry.maker
+    if num_envs is not None and not entry.is_batched:
+        mention_faster_name(env_name)
     return make(
         name,
         force_classic_api=force_classic_api,
@@ -201,8 +212,8 @@ def make_native_env(
     )
 
 
-class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
-    """A single environment over a `BatchSimulator` of one row, with tensors and without auto-reset."""
+class SingleEnvOfBatch(gymnasium.Env[Tree, Tree]):
+    """A single environment over a `BatchSimulator` of one row, with (trees of) tensors and without auto-reset."""
 
     excluded_from_state = ("_checked",)  # it has no state besides the simulator's
 
@@ -214,18 +225,16 @@ class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
         self.metadata = simulator.metadata
         self.render_mode = simulator.render_mode
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Resets the environment and returns `(observation, info)`; the observation is a tensor."""
-        return self._checked.reset([seed], options)[0], {}
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Resets the environment and returns `(observation, info)`; the observation is a tensor, or a tree of them."""
+        return map_tree(itemgetter(0), self._checked.reset([seed], options)), {}
 
-    def step(self, action: torch.Tensor) -> tuple[torch.Tensor, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         """Steps the environment and returns gymnasium's five values; all but the info are tensors, and so are the
         info's values."""
-        step = self._checked.step(action[None])
+        step = self._checked.step(map_tree(itemgetter(None), action))
         info = {key: value[0] for key, value in step.info.items()}
-        return step.next_obs[0], step.reward[0], step.terminated[0], step.truncated[0], info
+        return map_tree(itemgetter(0), step.next_obs), step.reward[0], step.terminated[0], step.truncated[0], info
 
     def render(self) -> Any:
         """Returns a frame, or None if there is no render mode."""
@@ -246,9 +255,10 @@ def _make(
     **kwargs: Any,
 ) -> TorchWrapper:
     """Makes an environment of a registered simulator."""
-    make = _make_single if entry.make_batch is None else _make_batched
-    return TorchWrapper(
-        make(entry, env_name, **kwargs),
+    env = (_make_single if entry.make_batch is None else _make_batched)(entry, env_name, **kwargs)
+    wrapper = TorchVectorEnv if isinstance(env, gymnasium.vector.VectorEnv) else TorchWrapper
+    return wrapper(
+        env,
         force_classic_api=force_classic_api,
         discrete_to_continuous_act=discrete_to_continuous_act,
         clip_actions=clip_actions,
@@ -266,19 +276,35 @@ def _make_single(
     backend: BackendName = "serial",
     num_workers: int | None = None,
     ray_options: RayOptions | None = None,
+    autoreset_mode: Any = "same_step",
+    episode_stats: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Makes one environment of a simulator of single environments, or a `SyncVectorEnv` of them."""
+    """Makes one environment of a simulator of single environments, or a vector environment of them."""
     assert entry.env_fn is not None
-    options: Any = {"device": device, "num_workers": num_workers, "ray_options": ray_options}
-    options |= {"empty_info": empty_info, "num_episodes": num_episodes}
+    mode = parse_autoreset_mode(autoreset_mode)
+    workers: Any = {"num_workers": num_workers, "ray_options": ray_options}
+    options: Any = {"device": device, "empty_info": empty_info, "num_episodes": num_episodes}
     num_envs = parse_optional_count("num_envs", num_envs, error=SpaceError)
     if num_envs is None:
-        _reject_without_num_envs(**options, backend=not backend_entry(backend).runs_inline)
+        modes = {"autoreset_mode": mode is not AutoresetMode.SAME_STEP, "episode_stats": episode_stats}
+        is_given = backend == "auto" or not backend_entry(backend).runs_inline
+        _reject_without_num_envs(**workers, **options, **modes, backend=is_given)
         return entry.env_fn(env_name, **kwargs)()
+    from .episode_infos import SyncVectorEnvWithEpisodes, VectorEnvWithEpisodes
     from .sync_env import SyncVectorEnv
+    from .vector_env import VectorEnv
 
-    return SyncVectorEnv([entry.env_fn(env_name, **kwargs)] * num_envs, backend=backend, **options)
+    env_fns = [entry.env_fn(env_name, **kwargs)] * num_envs
+    if mode is AutoresetMode.SAME_STEP:
+        vector = SyncVectorEnvWithEpisodes if episode_stats else SyncVectorEnv
+        return vector(env_fns, backend=backend, **workers, **options)
+    if given := _given(**options):
+        raise ValueError(
+            f"Expected autoreset_mode='same_step' with {given}, got {mode.value!r}. Omit {given}, or the mode."
+        )
+    vector = VectorEnvWithEpisodes if episode_stats else VectorEnv
+    return vector(env_fns, backend=backend, autoreset_mode=mode, **workers)
 
 
 def _make_batched(
@@ -305,11 +331,11 @@ def _make_batched(
     if num_envs is None:
         options = {"empty_info": empty_info, "num_episodes": num_episodes, "episode_stats": episode_stats}
         _reject_without_num_envs(**options, autoreset_mode=autoreset_mode != "same_step")
-        return SingleEnvOfBatch(_make_simulator(entry, env_name, 1, infos=not empty_info, **kwargs))
+        return SingleEnvOfBatch(make_simulator(entry, env_name, 1, infos=not empty_info, **kwargs))
     from .batched_vector_env import BatchedVectorEnv
 
     return BatchedVectorEnv(
-        _make_simulator(entry, env_name, num_envs, infos=not empty_info, **kwargs),
+        make_simulator(entry, env_name, num_envs, infos=not empty_info, **kwargs),
         autoreset_mode=autoreset_mode,
         num_episodes=num_episodes,
         empty_info=empty_info,
@@ -317,7 +343,7 @@ def _make_batched(
     )
 
 
-def _make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) -> BatchSimulator:
+def make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) -> BatchSimulator:
     """Calls `make_batch` of an entry and explains what is wrong with its arguments or its result."""
     assert entry.make_batch is not None
     name = f"{entry.prefix}::{env_name}"
@@ -353,12 +379,13 @@ def _accepted_arguments(make_batch: Callable[..., BatchSimulator]) -> str:
 
 
 def _reject_without_num_envs(**arguments: Any) -> None:
-    names = [name for name, value in arguments.items() if value is not None and value is not False]
-    if names:
-        invalid_names = ", ".join(names)
-        raise ValueError(
-            f"Expected num_envs, got None: {invalid_names} can only be given for a vectorized environment."
-        )
+    if given := _given(**arguments):
+        raise ValueError(f"Expected num_envs, got None: {given} can only be given for a vectorized environment.")
+
+
+def _given(**arguments: Any) -> str:
+    """Returns the names of the arguments that are given, as text."""
+    return ", ".join(name for name, value in arguments.items() if value is not None and value is not False)
 
 
 def _one_of(name: str, value: Any, other_name: str, other_value: Any) -> Any:

@@ -30,9 +30,10 @@ from ..random_streams import RandomStreams, seed_streams
 from ..seeding import seed_for, stream_for
 from ..validation import parse_count
 from .base import seeds_of
+from .env_fns import split_env_fns
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
 from .rollout import Rollout, RolloutRecorder, concat_leaves, concat_rollouts, rows_of
-from .vector_env import EnvFn, split_env_fns
+from .vector_env import EnvFn
 
 PolicyFn = Callable[[Tree], Tree]
 """Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""

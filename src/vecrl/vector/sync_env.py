@@ -1,4 +1,4 @@
-"""`SyncVectorEnv`: environments with box observations, auto-reset in the same step, and an optional episode limit.
+"""`SyncVectorEnv`: environments over arrays, auto-reset in the same step, and an optional episode limit.
 
 It has what neuroevolution needs: it counts episodes, stops stepping environments that have finished theirs, merges
 infos without masks, and can return results on a device. This module must not know how environments are stepped: the
@@ -12,28 +12,33 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 
 from ..engine.backends.registry import BackendName
 from ..engine.infos import InfoDict, Infos, copy_nested
 from ..engine.pool import Pool
 from ..engine.simulator import Array
-from ..engine.space_layout import Tree
+from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
 from ..validation import parse_optional_count
 from .arrays import convert_from_torch
-from .base import BaseVectorEnv, Facts
+from .backend_choice import resolve_backend
+from .base import BaseVectorEnv, Facts, seeds_of
 from .device_transfer import to_device
-from .vector_env import AnyEnv, split_env_fns
+from .env_fns import env_fn_list, split_env_fns
+from .trees import map_tree
+from .vector_env import AnyEnv
 
 Step = tuple[Array, Array, Array, Array, InfoDict]
 _NO_SEED = object()
 
 
 class SyncVectorEnv(BaseVectorEnv):
-    """n gymnasium environments with `Box` observations and `Box` or `Discrete` actions, which are stepped together.
+    """n gymnasium environments that are stepped together.
+
+    Their spaces are `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, or these nested in `Dict` and `Tuple`.
 
     An environment that reports terminated or truncated is reset within the same `step` (gymnasium's SAME_STEP). Its
     observation and info are then those of the new episode; its reward and flags are those of the step that ended the
@@ -60,7 +65,7 @@ class SyncVectorEnv(BaseVectorEnv):
         device: the device of the observations, rewards, flags and numeric infos, which are then tensors; each call
             copies them there in one transfer. None returns NumPy arrays.
         backend: "serial" runs the environments one after another in this process; "threads", "processes" and "ray"
-            distribute them to `num_workers` workers. Results are the same.
+            distribute them to `num_workers` workers. Results are the same. "auto": see `VectorEnv`.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
             `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `vecrl.engine.Pool`.
@@ -69,9 +74,9 @@ class SyncVectorEnv(BaseVectorEnv):
 
     Raises:
         ValueError: there are no makers, or `num_episodes` is not positive.
-        SpaceError: (a `TypeError` and a `ValueError`) an observation space is not a `Box`, an action space is neither
-            `Box` nor `Discrete`, or the spaces of the environments differ: observations in shape or dtype,
-            actions in type, shape, dtype, `n` or `start`. Bounds may differ; the spaces of this object have those of 0.
+        SpaceError: (a `TypeError` and a `ValueError`) a space is another one, or the spaces of the environments
+            differ: observations in shape or dtype, actions in type, shape, dtype, `n` or `start`. Bounds may differ;
+            the spaces of this object have those of 0.
         WorkerError: environments could not be made; has their numbers and tracebacks.
     """
 
@@ -90,6 +95,8 @@ class SyncVectorEnv(BaseVectorEnv):
         self._num_episodes = parse_optional_count("num_episodes", num_episodes)
         self._device = None if device is None else torch.device(device)
         self._empty_info = empty_info
+        env_makers = env_fn_list(env_makers)
+        backend = resolve_backend(backend, env_makers, num_workers)
         makers = split_env_fns(env_makers, backend, num_workers, same_spaces=False, same_actions=False)
         self._pool = Pool(makers, backend, infos=not empty_info, same_spaces=False, same_actions=False, **pool_options)
         worker_info = self._pool.worker_info
@@ -104,18 +111,16 @@ class SyncVectorEnv(BaseVectorEnv):
         self.metadata = worker_info.metadata | {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._seeds: list[int | None] | None = None
         self._episodes_left = np.full(self.num_envs, self._num_episodes or 0)  # episodes still to run
-        is_float = np.issubdtype(worker_info.observation_space.dtype, np.floating)
-        self._dummy = np.full(
-            self.observation_space.shape or (), np.nan if is_float else 0, worker_info.observation_space.dtype
-        )
+        layout = self._pool.obs_layout
+        self._dummy = layout.build([_dummy(leaf, self.num_envs) for leaf in layout.leaves])
 
     def _check_spaces(self) -> None:
         observation, action = (self._pool.invoke("get", f"{name}_space") for name in ("observation", "action"))
         for index, space in enumerate(observation):
-            if not isinstance(space, Box):
+            if Layout(space).opaque:
                 raise SpaceError(
-                    f"Expected Box observation spaces, but environment {index} has {space}. Flatten it, "
-                    "or use VectorEnv, which takes every space."
+                    f"Expected observations that are (nested) arrays, but environment {index} has {space}. "
+                    "Encode it, or use VectorEnv, which takes every space."
                 )
         first_space = action[0]
         for index, space in enumerate(action):
@@ -137,7 +142,8 @@ class SyncVectorEnv(BaseVectorEnv):
 
         Args:
             seed: environment i gets the i-th number of `numpy.random.RandomState(seed).randint(0, 2**32, num_envs)`,
-                in this reset only. None continues each environment's random stream, even after a call of `seed`.
+                in this reset only; or a sequence of one seed per environment. None continues each environment's random
+                stream, even after a call of `seed`.
             kwargs: all other keywords are passed to each environment's `reset`.
 
         Returns:
@@ -155,19 +161,19 @@ class SyncVectorEnv(BaseVectorEnv):
         """Steps every environment that has episodes left, and returns the results of all.
 
         Args:
-            action: `[n, *action_shape]`, an array or a tensor on any device.
+            action: `[n, *action_shape]`, an array or a tensor on any device; a dict or tuple of these for such spaces.
 
         Returns:
-            Observations `[n, *obs_shape]` of the space's dtype; rewards `[n]` float64; terminated and truncated
-            `[n]` bool; infos, merged as in `reset`. If episodes ended, infos have `final_obs`, `final_info` and their
-            masks.
+            Observations `[n, *obs_shape]` of the space's dtype (dicts or tuples of arrays for such spaces); rewards
+            `[n]` float64; terminated and truncated `[n]` bool; infos, merged as in `reset`. If episodes ended, infos
+            have `final_obs`, `final_info` and their masks.
 
         Raises:
             SpaceError: (a `ValueError`) the actions are not n rows of the action space.
             WorkerError: environments failed; has their numbers and tracebacks. Call `reset` to continue.
         """
-        if isinstance(action, torch.Tensor):
-            action = convert_from_torch(action, "numpy")
+        if not isinstance(action, np.ndarray):
+            action = map_tree(_to_numpy, action)
         if self._num_episodes is None:
             return self._full_result(self._pool.step(action, reset_done=True))
         return self._count_episodes(action)
@@ -208,6 +214,8 @@ class SyncVectorEnv(BaseVectorEnv):
     def _draw_seeds(self, seed: Any) -> list[int | None] | None:
         if seed is None:
             return None
+        if np.ndim(seed) == 1:
+            return seeds_of(seed, self.num_envs)
         # EvoTorch draws seeds in this way; with another generator or dtype the numbers would differ.
         return np.random.RandomState(seed).randint(0, 2**32, self._pool.num_envs, dtype=np.int64).tolist()
 
@@ -218,19 +226,21 @@ class SyncVectorEnv(BaseVectorEnv):
             return self._full_result(
                 self._count_down(lambda: self._pool.step(action, reset_done=not on_last_episode[0]))
             )
-        (action,) = self._pool.action_layout.batch(action, self.num_envs)
+        layout = self._pool.action_layout
+        action = layout.build(layout.batch(action, self.num_envs))
         for ids, reset_done in (
             (np.flatnonzero(unfinished & ~on_last_episode), True),
             (np.flatnonzero(on_last_episode), False),
         ):
             if len(ids):
-                self._pool.send(ids, action[ids], reset_done=reset_done)
-        obs, reward = self._dummy.copy(), np.full(self.num_envs, np.nan)
+                self._pool.send(ids, _rows(action, ids), reset_done=reset_done)
+        obs, reward = map_tree(np.copy, self._dummy), np.full(self.num_envs, np.nan)
         terminated, truncated = np.ones((2, self.num_envs), bool)
         if not unfinished.any():
             return self._to_device((obs, reward, terminated, truncated, {}))
         transition = self._count_down(self._pool.recv)
-        obs[transition.ids], reward[transition.ids] = transition.obs, transition.reward
+        map_tree(lambda leaf, values: leaf.__setitem__(transition.ids, values), obs, transition.obs)
+        reward[transition.ids] = transition.reward
         terminated[transition.ids], truncated[transition.ids] = transition.terminated, transition.truncated
         return self._to_device((obs, reward, terminated, truncated, self._infos(transition)))
 
@@ -267,7 +277,7 @@ class SyncVectorEnv(BaseVectorEnv):
         infos, final_obs = transition.final_infos, transition.final_obs
         if len(transition.final_rows) < len(ids):  # some were not reset: the step has their final obs and info
             rows = np.flatnonzero(transition.done)
-            final_obs = transition.next_obs[rows]
+            final_obs = _rows(transition.next_obs, rows)
             not_reset_ids = set(ids[~np.isin(rows, transition.final_rows)].tolist())
             infos = Infos(
                 dicts=[(env_id, info) for env_id, info in transition.infos.items() if env_id in not_reset_ids]
@@ -276,10 +286,23 @@ class SyncVectorEnv(BaseVectorEnv):
         mask = np.zeros(self.num_envs, bool)
         mask[ids] = True
         obs = np.full(self.num_envs, None, object)
-        for env_id, row in zip(ids.tolist(), final_obs, strict=True):
-            obs[env_id] = row
+        for row, env_id in enumerate(ids.tolist()):
+            obs[env_id] = _rows(final_obs, row)
         final_info = infos.merge(self.num_envs)
         return {"final_obs": obs, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
+
+
+def _dummy(leaf: Leaf, num_envs: int) -> np.ndarray:
+    """Returns the observations of environments that have run their episodes, for one leaf."""
+    return np.full((num_envs, *leaf.shape), np.nan if np.issubdtype(leaf.dtype, np.floating) else 0, leaf.dtype)
+
+
+def _rows(tree: Tree, rows: np.ndarray | int) -> Tree:
+    return map_tree(lambda leaf: leaf[rows], tree)
+
+
+def _to_numpy(value: Any) -> Any:
+    return convert_from_torch(value, "numpy") if isinstance(value, torch.Tensor) else value
 
 
 def merge_infos(infos: Infos, num_envs: int) -> InfoDict:

@@ -6,24 +6,26 @@ how the environments are stepped, nor whether there is one or a batch of them, b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+import gymnasium
 import torch
-from gymnasium import spaces
+from gymnasium.spaces import Discrete
 
-from ..engine.space_layout import AnySpace, Tree
+from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
 from ..snapshot import Stateful
+from .action_leaves import ActionLeaf, array_space, score_space
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
-
-ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+from .base import batch_space
+from .trees import first_leaf, is_nested, leaf_spaces, map_tree, named_leaves
 
 
 class TorchWrapper(Stateful):
     """An environment, single or vectorized, that takes actions and returns observations, rewards and flags as tensors.
+
+    Observations and actions of Dict and Tuple spaces are nested dicts and tuples of tensors.
 
     >>> import gymnasium
     >>> env = TorchWrapper(gymnasium.make("CartPole-v1"))
@@ -42,8 +44,9 @@ class TorchWrapper(Stateful):
         force_classic_api: whether `reset` returns only the observation, and `step` four values with
             `done = terminated | truncated`.
         discrete_to_continuous_act: whether to take scores `[..., n]` as actions of a `Discrete(n)` and to use their
-            arg max as the action; no effect on other action spaces.
-        clip_actions: whether to clip actions of a `Box` to its bounds; no effect on other action spaces.
+            arg max as the action; no effect on other action spaces. In a nested space, this holds for each leaf.
+        clip_actions: whether to clip actions of a `Box` to its bounds; no effect on other action spaces. In a nested
+            space, this holds for each leaf.
 
     Attributes:
         env: the wrapped environment.
@@ -61,7 +64,8 @@ class TorchWrapper(Stateful):
     are returned unchanged, with their gradients.
 
     Raises:
-        SpaceError: a space is none of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary` (also a `TypeError`).
+        SpaceError: a space is or contains another one than `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`
+            and `Tuple` (also a `TypeError`).
     """
 
     def __init__(
@@ -80,25 +84,27 @@ class TorchWrapper(Stateful):
         self._copy_results = False
         self._device: torch.device | None = None
         self._vectorised = hasattr(self.unwrapped, "single_action_space")  # a look at wrappers of gymnasium 0.29 warns
-        self._act_space = array_space(env.single_action_space if self._vectorised else env.action_space)
-        self._act_dtype = convert_to_torch(np.empty(0, self._act_space.dtype)).dtype
-        self._argmax = discrete_to_continuous_act and isinstance(self._act_space, spaces.Discrete)
-        self._bounds = clip_bounds(self._act_space) if clip_actions else None
         self.observation_space = array_space(env.observation_space)
         self.action_space = array_space(env.action_space)
+        self._nested_obs = is_nested(self.observation_space)
+        num_envs = None
         if self._vectorised:
             self.num_envs: int = env.num_envs
+            num_envs = env.num_envs
             self.single_observation_space = array_space(env.single_observation_space)
-            self.single_action_space = self._act_space
-        if self._argmax:
-            self._use_score_actions()
+            self.single_action_space = array_space(env.single_action_space)
+        self._init_actions(num_envs, discrete_to_continuous_act, clip_actions)
 
-    def _use_score_actions(self) -> None:
-        n = (int(self._act_space.n),)  # type: ignore[attr-defined]
-        if self._vectorised:
-            self.single_action_space = spaces.Box(-np.inf, np.inf, n)
-            n = (self.num_envs, *n)
-        self.action_space = spaces.Box(-np.inf, np.inf, n)
+    def _init_actions(self, num_envs: int | None, takes_scores: bool, clips: bool) -> None:
+        space = self.action_space if num_envs is None else self.single_action_space
+        self._layout = Layout(space)
+        leaves = leaf_spaces(space)
+        self._leaves = [ActionLeaf(leaf, num_envs, takes_scores, clips) for leaf in leaves]
+        self._changes_actions = any(leaf.changes_values for leaf in self._leaves)
+        if takes_scores and any(isinstance(leaf, Discrete) for leaf in leaves):
+            self.action_space = scores = score_space(space)
+            if num_envs is not None:
+                self.single_action_space, self.action_space = scores, batch_space(scores, num_envs)
 
     @property
     def unwrapped(self) -> Any:
@@ -112,7 +118,7 @@ class TorchWrapper(Stateful):
         Raises:
             SpaceError: this wrapper changes actions (it clips them or takes the arg max of scores).
         """
-        if self._argmax or self._bounds is not None:
+        if self._changes_actions:
             raise SpaceError(
                 "Expected a TorchWrapper that does not change actions, got discrete_to_continuous_act or clip_actions. "
                 "Make the environment without both, and choose or clip actions before the step."
@@ -131,10 +137,10 @@ class TorchWrapper(Stateful):
         else:
             observation, info = result, []
         if self.array_type is None:
-            self.array_type = array_type(observation, fallback="numpy")
+            self.array_type = array_type(first_leaf(observation), fallback="numpy")
             self._copy_results = self.array_type == "jax" or (self.array_type == "numpy" and not self._vectorised)
-        observation = self._receive(observation)
-        self._device = observation.device
+        observation = self._receive_obs(observation)
+        self._device = getattr(first_leaf(observation), "device", None)
         return observation if self._classic or not info else (observation, *info)
 
     def step(self, action: Any, *args: object, **kwargs: object) -> tuple[Any, ...]:
@@ -165,7 +171,7 @@ class TorchWrapper(Stateful):
         flags = [convert_to_torch_bool(self._receive(flag)) for flag in flags]
         if self._classic and len(flags) == 2:
             flags = [flags[0] | flags[1]]
-        return (self._receive(observation), self._receive(reward), *flags, info)
+        return (self._receive_obs(observation), self._receive(reward), *flags, info)
 
     def seed(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `seed` of the environment, if it has one (gymnasium's environments take `reset(seed=...)`)."""
@@ -194,75 +200,65 @@ class TorchWrapper(Stateful):
         x = convert_to_torch(x)
         return x.clone() if self._copy_results else x
 
+    def _receive_obs(self, observation: Tree) -> Tree:
+        return map_tree(self._receive, observation) if self._nested_obs else self._receive(observation)
+
     def _send(self, action: Tree) -> Any:
-        x = self._to_action(convert_to_torch(action))
+        if self._layout.flat:
+            return self._send_leaf(self._leaves[0], action)
+        values = (value for _, _, value in named_leaves("the action", self._layout.space, action))
+        return self._layout.build([self._send_leaf(*pair) for pair in zip(self._leaves, values, strict=True)])
+
+    def _send_leaf(self, leaf: ActionLeaf, action: Tree) -> Any:
+        x = leaf.convert(convert_to_torch(action))
         if self.array_type == "torch":
-            return x.to(self._device)
+            return x if x.device == self._device else x.to(self._device)
         if self.array_type == "jax":
             # Cloned, because JAX computes asynchronously and may read the array after the caller changed its tensor.
             return convert_from_torch(x.detach().clone(memory_format=torch.contiguous_format), "jax")
         x = convert_from_torch(x, "numpy")
         return x[()] if x.ndim == 0 else x  # a NumPy scalar can be a key or an index, an array cannot
 
-    def _to_action(self, x: torch.Tensor) -> torch.Tensor:
-        """Converts the tensor `x` to the shape and dtype of the environment's action space."""
-        space = self._act_space
-        if self._vectorised and (x.ndim == 0 or x.shape[0] != self.num_envs):
-            raise SpaceError(
-                f"Expected one action per environment ({self.num_envs} environments), got shape {list(x.shape)}."
-            )
-        if self._argmax:
-            x = self._argmax_action(x)
-        elif x.is_floating_point() and not isinstance(space, spaces.Box):
-            raise SpaceError(
-                f"Expected integer actions for {space}, got {x.dtype}. Round them, or set "
-                "discrete_to_continuous_act=True to pass scores for a Discrete."
-            )
-        if self._bounds is not None:
-            x = self._clip(x, *self._bounds)
-        if isinstance(space, spaces.Discrete):
-            shape = [self.num_envs] if self._vectorised else []
-            if x.numel() != math.prod(shape):
-                raise SpaceError(f"Expected actions of shape {shape} for {space}, got {list(x.shape)}.")
-            x = x.reshape(shape)
-        return x.to(self._act_dtype)
 
-    def _argmax_action(self, scores: torch.Tensor) -> torch.Tensor:
-        expected = self.action_space.shape
-        if scores.shape != expected:
-            raise SpaceError(f"Expected scores of shape {list(expected or ())}, got {list(scores.shape)}.")
-        return scores.argmax(-1) + int(self._act_space.start)  # type: ignore[attr-defined]
+class TorchVectorEnv(TorchWrapper, gymnasium.vector.VectorEnv):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A `TorchWrapper` around a vector environment, which is a vector environment of gymnasium too.
 
-    def _clip(self, x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Clips in the wider dtype: before a narrowing cast, so that integers do not wrap around, and after a widening
-        cast, so that no value exceeds a bound by rounding."""
-        if low.device != x.device:
-            self._bounds = low, high = low.to(x.device), high.to(x.device)
-        common_dtype = torch.promote_types(x.dtype, low.dtype)
-        return x.to(common_dtype).clamp(low.to(common_dtype), high.to(common_dtype))
+    So libraries that require one take it, such as EvoTorch. gymnasium's wrappers that compute with NumPy belong around
+    `env`, because it returns arrays.
 
+    >>> from vecrl.vector import make_vector_env
+    >>> env = make_vector_env("native::CartPole-v1", num_envs=2)
+    >>> isinstance(env, gymnasium.vector.VectorEnv), env.reset(seed=1)[0].shape
+    (True, torch.Size([2, 4]))
 
-def array_space(space: Any) -> AnySpace:
-    """Returns `space` if its elements are arrays, and converts a space of the old `gym` package to gymnasium's.
-
-    Raises:
-        SpaceError: any other space; the message contains it.
+    Args:
+        env, options: see `TorchWrapper`; `env` is a vector environment.
     """
-    if isinstance(space, ARRAY_SPACES):
-        return space
-    kind = type(space)
-    if kind.__module__.partition(".")[0] == "gym":
-        if kind.__name__ == "Box":
-            return spaces.Box(space.low, space.high, dtype=space.dtype)
-        if kind.__name__ == "Discrete":
-            return spaces.Discrete(space.n, start=getattr(space, "start", 0))
-        if kind.__name__ == "MultiDiscrete":
-            return spaces.MultiDiscrete(space.nvec)
-    raise SpaceError(f"Expected a Box, Discrete, MultiDiscrete or MultiBinary space, got {space!r}. Flatten it first.")
 
+    def __init__(self, env: gymnasium.vector.VectorEnv, **options: bool):
+        super().__init__(env, **options)
 
-def clip_bounds(space: AnySpace) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Returns the bounds of a `Box` as tensors, and None for other spaces."""
-    if not isinstance(space, spaces.Box):
-        return None
-    return convert_to_torch(space.low.copy()), convert_to_torch(space.high.copy())
+    @property
+    def metadata(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The metadata of `env`."""
+        return self.env.metadata
+
+    @property
+    def spec(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The gymnasium spec of `env`, or None."""
+        return self.env.spec
+
+    @property
+    def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The render mode of `env`."""
+        return self.env.render_mode
+
+    @property
+    def closed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether `env` is closed."""
+        return self.env.closed
+
+    def __del__(self) -> None:
+        """Does nothing: `env` may still be used."""
+
+    __str__ = TorchWrapper.__repr__

@@ -7,7 +7,6 @@ tuples, info dicts, names). This module must not know how environments are stepp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import gymnasium
@@ -15,9 +14,9 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.ray_cluster.options import RayOptions
-from ..engine.backends.registry import BackendName, backend_entry
+from ..engine.backends.registry import BackendName
 from ..engine.backends.worker_options import StartMethod
-from ..engine.env_index import Ids, split_evenly
+from ..engine.env_index import Ids
 from ..engine.infos import Info, InfoDict
 from ..engine.pool import Pool
 from ..engine.pool_options import OnFailure
@@ -25,10 +24,11 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import OutOfSpecError, SpaceError, WorkerError
-from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
-from ..validation import check_callables, check_length, parse_count
+from ..validation import check_length
+from .backend_choice import resolve_backend
 from .base import Facts, seeds_of, state_facts
+from .env_fns import env_fn_list, split_env_fns
 
 AnyEnv = gymnasium.Env[Any, Any]
 EnvFn = Callable[[], AnyEnv]
@@ -55,7 +55,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     Args:
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
             the workers. They are pickled by value, so scripts need no main guard.
-        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.Pool`.
+        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.Pool`; or
+            "auto" for "serial" or "processes", after a measurement of one environment, which takes up to 0.2 s.
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
         copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
@@ -72,7 +73,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
         preload: further modules to import once before worker processes are forked.
         pin_workers: whether to pin each worker process to separate cores.
-        ray_options: with "ray", the cluster, and the resources of each worker's actor. For the last five arguments, see
+        ray_options: with "ray", the cluster, and the resources of each worker's actor.
+        python: with "processes", another Python interpreter in which the workers run. For the last six arguments, see
             `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:
@@ -100,6 +102,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         preload: Sequence[str] = (),
         pin_workers: bool = False,
         ray_options: RayOptions | None = None,
+        python: str | None = None,
     ):
         self.closed = True  # until the pool exists
         if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
@@ -109,6 +112,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             )
         single_space = observation_mode[1] if isinstance(observation_mode, tuple) else None
         must_be_equal = observation_mode == "same"
+        env_fns = env_fn_list(env_fns)
+        backend = resolve_backend(backend, env_fns, num_workers)
         makers = split_env_fns(env_fns, backend, num_workers, observation_space=single_space, same_spaces=must_be_equal)
         autoreset = Autoreset(autoreset_mode, sum(count for _, count in makers))
         self.copy = copy
@@ -126,6 +131,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             pin_workers=pin_workers,
             same_spaces=must_be_equal,
             ray_options=ray_options,
+            python=python,
         )
         self._init_over_pool(pool, autoreset, observation_mode)
 
@@ -236,6 +242,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
                 self._after_step(error.transition)
             raise
         self._after_step(transition)
+        return self._results(transition)
+
+    def _results(self, transition: Transition) -> GymStep:
         return gymnasium_step(transition, self.num_envs)
 
     def _after_step(self, transition: Transition) -> None:
@@ -286,6 +295,14 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     def __del__(self) -> None:
         """Does nothing: the pool stops its workers when it is garbage-collected."""
 
+    @property
+    def envs(self) -> list[AnyEnv]:
+        """Raises AttributeError: environments may be in other processes."""
+        raise AttributeError(
+            f"Expected call, get_attr or set_attr, got envs. Environments of {type(self).__name__} may be in other "
+            'processes. Use get_attr("name") or call("name").'
+        )
+
     def __repr__(self) -> str:
         pool = self._pool
         env_name = "" if self.spec is None else f"{self.spec.id!r}, "
@@ -331,26 +348,6 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
                 "environments keep their observations, so reset all first."
             )
         return None
-
-
-def split_env_fns(
-    env_fns: Iterable[Callable[[], Any]],
-    backend: str,
-    num_workers: int | None,
-    simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
-    **simulator_options: object,
-) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
-    """Returns, for each worker, its simulator's factory and its number of environments; each worker gets consecutive
-    environments."""
-    env_fns = list(env_fns)
-    if not env_fns:
-        raise SpaceError("Expected at least one function that makes an environment, got none.")
-    advice = "Give `lambda: gymnasium.make(...)` instead of an environment."
-    check_callables("functions that make environments", env_fns, advice)
-    if num_workers is None:
-        num_workers = backend_entry(backend).default_workers
-    parts = split_evenly(env_fns, min(parse_count("num_workers", num_workers, error=SpaceError), len(env_fns)))
-    return [(partial(simulator, part, **simulator_options), len(part)) for _, part in parts]
 
 
 class _LatestObs:

@@ -15,18 +15,14 @@ from gymnasium import spaces
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.env_access import InvokeKind
-from ..engine.pool import Pool
-from ..engine.pool_options import Spaces
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
-from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
-from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
-from ..validation import check_seconds
 from ..vector.base import seeds_of
-from ..vector.vector_env import split_env_fns
+from ..vector.env_fns import env_fn_list
+from .pool_factory import check_waiting, make_pool
 from .result_format import NO_TUPLES, Obs, ResultFormatter
 
 Id = int | Sequence[int] | np.ndarray | None
@@ -51,8 +47,8 @@ class BaseVectorEnv(Stateful):
             after another, and become ready together.
         stack_dicts: whether dict observations are returned as one dict of arrays `[m, ...]` instead of an array `[m]`
             of dicts.
-        trust_spaces: False ignores the spaces that environments declare, and accepts any observations and actions; they
-            are then pickled.
+        trust_spaces: True transfers observations and actions in arrays of the declared spaces; observations that do not
+            fit are pickled and returned unchanged. False ignores the spaces, and pickles all observations and actions.
         pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
             `pin_workers`: see `vecrl.engine.Pool`.
 
@@ -83,12 +79,11 @@ class BaseVectorEnv(Stateful):
         **pool_options: Any,
     ):
         self.is_closed = True  # until the pool exists
-        env_fns = list(env_fns)
-        is_async = _check_waiting(len(env_fns), wait_num, timeout)
+        env_fns = env_fn_list(env_fns)
+        is_async = check_waiting(len(env_fns), wait_num, timeout)
         if num_workers is None:
             num_workers = 1 if backend_entry(backend).runs_inline and not is_async else max(len(env_fns), 1)
-        makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
-        pool = Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options)
+        pool = make_pool(env_fns, backend, num_workers, trust_spaces, pool_options)
         self._init_over_pool(pool, wait_num, timeout, stack_dicts)
 
     def _init_over_pool(
@@ -106,7 +101,7 @@ class BaseVectorEnv(Stateful):
             raise SpaceError(NO_TUPLES)
         self._pool = pool
         self.env_num: int = pool.num_envs
-        self.is_async = _check_waiting(self.env_num, wait_num, timeout)
+        self.is_async = check_waiting(self.env_num, wait_num, timeout)
         self.wait_num = self.env_num if wait_num is None else int(wait_num)
         self.timeout = timeout
         self._all_ids = np.arange(self.env_num)
@@ -326,12 +321,12 @@ class BaseVectorEnv(Stateful):
 
     @property
     def action_space(self) -> list[Any]:
-        """The action space of each environment, cached."""
+        """The action space of each environment, cached; None if it declares none."""
         return self._space("action_space")
 
     @property
     def observation_space(self) -> list[Any]:
-        """The observation space of each environment, cached."""
+        """The observation space of each environment, cached; None if it declares none."""
         return self._space("observation_space")
 
     def _space(self, name: str) -> list[Any]:
@@ -383,21 +378,3 @@ class BaseVectorEnv(Stateful):
     def __repr__(self) -> str:
         wait_options = f", wait_num={self.wait_num}, timeout={self.timeout}" if self.is_async else ""
         return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{wait_options})"
-
-
-def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> Spaces:
-    """Returns the spaces for the batch buffers: those that the spaces of all workers share."""
-    actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
-    return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
-
-
-def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> bool:
-    """Returns whether steps are asynchronous with these arguments.
-
-    Raises:
-        ValueError: one of them is invalid.
-    """
-    if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
-        raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
-    check_seconds("timeout", timeout)
-    return timeout is not None or (wait_num is not None and wait_num < env_num)

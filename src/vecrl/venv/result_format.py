@@ -5,7 +5,7 @@ This module knows transitions and layouts; it must not know how environments are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..engine.infos import Info, InfoDict, Infos, copy_nested
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import SpaceError
-from ..simulators.heterogeneous import REWARD
+from ..simulators.heterogeneous import OBS, REWARD
 
 Obs = Any
 """Observations of `m` environments: an array `[m, ...]`, or a dict of arrays."""
@@ -38,7 +38,8 @@ class ResultFormatter:
 
     def reset(self, transition: Transition) -> tuple[Obs, np.ndarray]:
         """Returns observations, and infos `[m]` as the environments returned them."""
-        return self.obs(transition), _info_array(self._dicts(transition.infos, transition.ids.tolist()))
+        dicts = self._dicts(transition.infos, transition.ids.tolist())
+        return self._obs(transition, _pop(dicts, OBS)), _info_array(dicts)
 
     def step(self, transition: Transition) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns observations, rewards, flags, and infos `[m]` with the id of each environment."""
@@ -46,13 +47,15 @@ class ResultFormatter:
         reward = transition.reward
         if transition.infos:
             dicts = self._dicts(transition.infos, ids)
-            if any(REWARD in info for info in dicts):
-                reward = stack([info.pop(REWARD, number) for info, number in zip(dicts, reward, strict=True)])
+            obs = self._obs(transition, _pop(dicts, OBS))
+            if vector_rewards := _pop(dicts, REWARD):
+                reward = stack([vector_rewards.get(row, number) for row, number in enumerate(reward)])
             for info, env_id in zip(dicts, ids, strict=True):
                 info["env_id"] = env_id
         else:
+            obs = self._obs(transition, {})
             dicts = [{"env_id": env_id} for env_id in ids]
-        return self.obs(transition), reward, transition.terminated, transition.truncated, _info_array(dicts)
+        return obs, reward, transition.terminated, transition.truncated, _info_array(dicts)
 
     def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[InfoDict]:
         """Returns a new dict for each of `ids`."""
@@ -61,13 +64,20 @@ class ResultFormatter:
             return [copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
         return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
 
-    def obs(self, transition: Transition) -> Obs:
+    def _obs(self, transition: Transition, misfits: Mapping[int, object]) -> Obs:
         """Returns the observations of `m` environments.
+
+        Args:
+            transition: the transition.
+            misfits: the observations that do not fit the declared spaces, by row.
 
         Returns:
             An array `[m, ...]`; an array `[m]` of objects if their shapes differ or they are dicts; a dict of
             arrays if they are dicts and `stack_dicts` is True.
         """
+        if misfits:
+            rows = self._layout.rows(self._layout.split(transition.obs), len(transition.ids))
+            return self._stack_objects([misfits.get(row, obs) for row, obs in enumerate(rows)])
         if self._single_array:
             return transition.obs
         if self._layout.flat:
@@ -126,6 +136,11 @@ def object_array(values: Sequence[object]) -> np.ndarray:
     for i, value in enumerate(values):  # array[:] = values would convert arrays and lists
         array[i] = value
     return array
+
+
+def _pop(dicts: Sequence[InfoDict], key: str) -> dict[int, Any]:
+    """Removes `key` from infos and returns its values by their position."""
+    return {row: info.pop(key) for row, info in enumerate(dicts) if key in info}
 
 
 def _info_array(dicts: list[InfoDict]) -> np.ndarray:

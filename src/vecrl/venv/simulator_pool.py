@@ -15,22 +15,23 @@ from torch import Tensor
 
 from ..engine.env_access import InvokeKind
 from ..engine.env_index import EnvIndex, Ids
-from ..engine.infos import Infos
-from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions
+from ..engine.infos import Info, Infos
+from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
-from ..errors import ClosedError, SpaceError
+from ..errors import ClosedError, PendingError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
 from ..vector.checked_simulator import CheckedSimulator
+from ..vector.trees import map_tree
 from .base import BaseVectorEnv
 
 
 class SimulatorPool:
-    """The part of the `Pool` interface that `BaseVectorEnv` uses, over one `BatchSimulator`. No command stays pending.
+    """The part of the `Pool` interface that other dialects use, over one `BatchSimulator`. No command stays pending.
 
     Args:
-        simulator: a simulator with one array as observation and one as action. If it has `step_where(mask, actions)`,
-            subsets of rows are stepped with that; else all rows are stepped, and the state of the others is restored.
+        simulator: the simulator. If it has `step_where(mask, actions)`, subsets of rows are stepped with that; else all
+            rows are stepped, and the state of the others is restored.
     """
 
     excluded_from_state = ("_checked",)  # it has no state besides the simulator's
@@ -47,7 +48,8 @@ class SimulatorPool:
         self._all_ids = np.arange(self.num_envs)
         self._env_index = EnvIndex([self.num_envs])
         self._was_reset = False
-        self._pending_step: tuple[np.ndarray, BatchStep] | None = None
+        self._is_fused = isinstance(simulator, SupportsStepAndReset)
+        self._pending_step: tuple[np.ndarray, BatchStep, Tree | None] | None = None  # with observations after resets
 
     def reset(
         self,
@@ -72,30 +74,48 @@ class SimulatorPool:
             checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True
         )
 
-    def step_async(self, actions: Tree) -> None:
+    def step_async(self, actions: Tree, *, reset_done: bool = False) -> None:
         """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
         self._check(None)
-        self._pending_step = self._all_ids, self._checked.step(self._tensor(actions, self.num_envs))
+        tensors, obs = self._tensors(actions, self.num_envs), None
+        if not reset_done:
+            step = self._checked.step(tensors)
+        elif self._is_fused:
+            step, _, obs = self._checked.step_and_reset(tensors)
+        else:
+            step = self._checked.step(tensors)
+            obs = self._checked.reset_where(torch.logical_or(step.terminated, step.truncated))
+        self._pending_step = self._all_ids, step, obs
 
     def send(self, ids: Ids, actions: Tree) -> None:
         """Steps the rows in `ids` and stores the results for `recv`, like `Pool.send`."""
         checked_ids = self._check(ids)
-        row_actions = self._tensor(actions, len(checked_ids))
-        all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
-        all_actions[torch.from_numpy(checked_ids)] = row_actions
-        mask = self._mask(checked_ids)
-        self._pending_step = checked_ids, self._checked.step_where(mask, all_actions)
+        rows = torch.from_numpy(checked_ids)
+
+        def all_rows(row_actions: Tensor) -> Tensor:
+            actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
+            actions[rows] = row_actions
+            return actions
+
+        all_actions = map_tree(all_rows, self._tensors(actions, len(checked_ids)))
+        self._pending_step = checked_ids, self._checked.step_where(self._mask(checked_ids), all_actions), None
 
     def wait(self) -> Transition:
         """Returns the results of the last step, like `Pool.wait`."""
-        assert self._pending_step is not None
-        (ids, step), self._pending_step = self._pending_step, None
+        if self._pending_step is None:
+            raise PendingError("Expected a pending step, got none. Call step_async first.")
+        (ids, step, obs_after_resets), self._pending_step = self._pending_step, None
         rows = slice(None) if ids is self._all_ids else ids
         reward, terminated, truncated = (_array(x)[rows] for x in (step.reward, step.terminated, step.truncated))
         columns = {key: _array(value) for key, value in step.info.items()}
-        infos = Infos(dicts=[(i, {key: column[i] for key, column in columns.items()}) for i in ids.tolist()])
+        dicts: list[tuple[int, Info]] = []
+        if columns:
+            dicts += [(i, {key: column[i] for key, column in columns.items()}) for i in ids.tolist()]
         reward = reward.astype(np.float64, copy=False)
-        return self._transition(ids, step.next_obs, reward, terminated, truncated, infos if columns else Infos())
+        transition = self._transition(ids, step.next_obs, reward, terminated, truncated, Infos(dicts=dicts))
+        if obs_after_resets is not None:
+            _add_resets(transition, map_tree(_array, obs_after_resets))
+        return transition
 
     recv = wait
 
@@ -106,6 +126,8 @@ class SimulatorPool:
         checked_ids = self._check(ids).tolist()
         if kind == "call" and name == "render":
             return [self.simulator.render(i) for i in checked_ids]
+        if kind == "is_wrapped":
+            return [False] * len(checked_ids)
         if kind == "set":
             for value in values or ():
                 setattr(self.simulator, name, value)
@@ -142,22 +164,27 @@ class SimulatorPool:
         mask[torch.from_numpy(ids)] = True
         return mask.to(self.simulator.device)
 
-    def _tensor(self, actions: Tree, count: int) -> Tensor:
-        (array,) = self.action_layout.batch(actions, count)
-        dtype = self.action_layout.leaves[0].dtype
-        return torch.from_numpy(np.array(array, dtype)).to(self.simulator.device)
+    def _tensors(self, actions: Tree, count: int) -> Tree:
+        """Converts actions of `count` rows to tensors, nested as the action space is."""
+        if not self.action_layout.flat and not isinstance(actions, dict | tuple):  # one dict or tuple per row
+            actions = self.action_layout.build(list(map(np.stack, self.action_layout.columns(list(actions)))))
+        arrays = zip(self.action_layout.batch(actions, count), self.action_layout.leaves, strict=True)
+        device = self.simulator.device
+        return self.action_layout.build(
+            [torch.from_numpy(np.array(array, leaf.dtype)).to(device) for array, leaf in arrays]
+        )
 
     def _transition(
         self,
         ids: np.ndarray,
-        obs: Tensor,
+        obs: Tree,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
         infos: Infos,
         was_reset: bool = False,
     ) -> Transition:
-        rows = _array(obs) if ids is self._all_ids else _array(obs)[ids]
+        rows = map_tree(_array if ids is self._all_ids else lambda leaf: _array(leaf)[ids], obs)
         done = (terminated | truncated).nonzero()[0]
         flags = np.full(len(ids), was_reset)
         return Transition(
@@ -178,10 +205,14 @@ class BatchedVenv(BaseVectorEnv):
 
     Args:
         simulator: the simulator; `close` closes it too.
+        stack_dicts: whether observations of Dict spaces are dicts of arrays instead of arrays of dicts.
+
+    Raises:
+        SpaceError: observations are tuples, which this dialect does not have.
     """
 
-    def __init__(self, simulator: BatchSimulator):
-        self._init_over_pool(SimulatorPool(simulator), None, None, False, call_env_seed=False)
+    def __init__(self, simulator: BatchSimulator, stack_dicts: bool = False):
+        self._init_over_pool(SimulatorPool(simulator), None, None, stack_dicts, call_env_seed=False)
 
 
 def _options(options: ResetOptions | None) -> dict[str, Any]:
@@ -195,6 +226,19 @@ def _options(options: ResetOptions | None) -> dict[str, Any]:
             )
         return dict(reset_options or {})
     return keywords
+
+
+def _add_resets(transition: Transition, obs: Tree) -> None:
+    """Changes the transition of a step after the rows with an ended episode were reset; `obs` are of all rows."""
+    rows = transition.final_rows = transition.done_rows
+    if len(rows):
+        transition.final_obs = map_tree(lambda leaf: leaf[rows], transition.obs)
+        transition.was_reset[rows] = True
+        ended = set(rows.tolist())
+        infos, transition.infos = transition.infos.dicts, Infos()
+        for env_id, info in infos:
+            (transition.final_infos if env_id in ended else transition.infos).dicts.append((env_id, info))
+    transition.obs = obs
 
 
 def _array(tensor: Tensor | float) -> np.ndarray:

@@ -373,3 +373,16 @@ def test_transforms_around_it_refuse_asynchronous_methods() -> None:
             with pytest.raises(AttributeError, match="Put the transforms into its environments: ThreadingAsyncEnvPool"):
                 getattr(env, f"async_{operation}_{end}")
         assert (env.num_envs, env.rollout(2)["next", "step_count"].squeeze(-1).tolist()) == (2, [[1, 2], [1, 2]])
+
+
+def test_a_pool_with_a_hung_environment_can_be_closed() -> None:
+    gate = threading.Event()
+    env = ThreadingAsyncEnvPool([partial(CountEnv, 3, gate)] * 2, step_timeout=0.1)
+    env.async_step_send(env.rand_action(env.reset()))
+    begin = time.monotonic()
+    with pytest.raises(StepTimeout, match="its thread cannot be killed"):
+        env.close()
+    assert time.monotonic() - begin < 5
+    assert env.is_closed
+    env.close()
+    gate.set()

@@ -38,7 +38,7 @@ from vecrl.envs import (
 from vecrl.envs.batched.codecs import GymCodec
 from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError, WorkerError
-from vecrl.specs import Composite, StackedComposite
+from vecrl.specs import Composite, StackedComposite, Unbounded
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
 
@@ -487,3 +487,50 @@ def test_environment_randomness_is_equal_on_every_backend(kind: Any) -> None:
             torch.rand(len(boards))  # the caller's random numbers have no effect
             boards.append(env.step(root)["next", "board"])
         assert boards[0].equal(boards[1])
+
+
+def test_selected_entries_are_cloned() -> None:
+    value = torch.zeros(2)
+    with SerialEnv(2, lambda: GymEnv("CartPole-v1")) as env:
+        for key in ("observation", "reward", "done"):
+            clone = env.select_and_clone(key, value)
+            assert clone is not None
+            assert clone is not value
+        assert env.select_and_clone("action", value) is None
+        assert env.select_and_clone(("a", "b"), value, [("a", "b")]) is not None
+
+
+class ReadsMasks(EnvBase):
+    """Counts resets with and without a mask. A reset starts from the observation that it gets, if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(counts=Unbounded((2,)), start=Unbounded((1,)))
+        self.action_spec = Unbounded((1,))
+        self.counts = torch.zeros(2)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        self.counts = self.counts + torch.tensor([mask is not None, mask is None])
+        start = None if tensordict is None else tensordict.get("start", None)
+        return TensorDict({"counts": self.counts, "start": torch.zeros(1) if start is None else start})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return TensorDict({"counts": self.counts, "start": torch.ones(1), "done": torch.zeros(1, dtype=torch.bool)})
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "make", [partial(SerialEnv, 2), partial(ParallelEnv, 2), lambda make: SerialEnv(1, lambda: SerialEnv(2, make))]
+)
+def test_masks_of_whole_rows_reach_environments(make: Any) -> None:
+    with make(ReadsMasks) as env:
+        root = env.step_mdp(env.rand_step(env.reset()))
+        mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
+        mask[..., 1, :] = True
+        root = env.reset(root.set("_reset", mask))
+        assert root["counts"].reshape(2, 2).tolist() == [[0, 1], [1, 1]]
+        assert root["start"].flatten().tolist() == [1, 0]  # the observation of the last episode is not passed
+        root = env.reset(root.set("_reset", torch.ones_like(mask)))
+        assert root["counts"].reshape(2, 2).tolist() == [[1, 1], [2, 1]]

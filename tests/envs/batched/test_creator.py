@@ -197,3 +197,23 @@ def test_metadata_of_an_environment_or_a_function() -> None:
     for wrong in (3, lambda: 3):
         with pytest.raises(TypeError, match=r"Expected .* got .*3\."):
             get_env_metadata(wrong)
+
+
+@pytest.mark.parametrize("batch", [BACKENDS[0], BACKENDS[2]])
+def test_the_state_of_a_creator_is_what_its_environments_share(batch: Any) -> None:
+    creator = EnvCreator(lambda: TransformedEnv(normed(), Compose(StepCounter(), TrajCounter())))
+    key = "base_env.transform.transforms.0._extra_state"
+    assert list(creator.state_dict()) == [key, "transform.transforms.1._extra_state"]
+    assert creator.state_dict()[key] == {}
+    env = batch(2, creator)
+    env.rollout(5, break_when_any_done=False)
+    state = creator.state_dict()
+    assert state[key]["observation_count"].eq(12).all()  # two rows, with their resets
+    creator.load_state_dict({key: {name: torch.full_like(value, 9) for name, value in state[key].items()}})
+    [norm] = [value for name, value in env.state_dict().items() if name == f"worker1.{key}"]
+    assert all(value.eq(9).all() for value in norm.values())
+    env.close()
+    with pytest.raises(RuntimeError, match="other"):
+        creator.load_state_dict({"other": 1})
+    assert EnvCreator(normed, share_memory=False).state_dict() == {}
+    assert EnvCreator(lambda: CountingRowsEnv(3)).state_dict() == {}

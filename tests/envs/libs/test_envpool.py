@@ -19,8 +19,8 @@ from vecrl.envs import (
     TransformedEnv,
     check_env_specs,
 )
-from vecrl.envs.libs.envpool import _with_infinite_bounds
 from vecrl.errors import ClosedError, SpaceError
+from vecrl.simulators.envpool import with_infinite_bounds
 from vecrl.specs import Bounded, Categorical, OneHot, Unbounded
 
 pytestmark = [
@@ -185,7 +185,7 @@ def test_transforms_follow_the_rows() -> None:
 def test_bounds_that_mean_infinity_are_infinite() -> None:
     limits = np.finfo(np.float64)
     box: Any = spaces.Box(limits.tiny, limits.max, (2,), np.float64)
-    space = _with_infinite_bounds(spaces.Dict(x=box, y=spaces.Box(-1, 1, (1,)), n=spaces.Discrete(3)))
+    space = with_infinite_bounds(spaces.Dict(x=box, y=spaces.Box(-1, 1, (1,)), n=spaces.Discrete(3)))
     assert space == spaces.Dict(
         x=spaces.Box(-np.inf, np.inf, (2,), np.float64), y=spaces.Box(-1, 1, (1,)), n=spaces.Discrete(3)
     )

@@ -181,6 +181,10 @@ def named(name: str) -> Any:
     return Plain(outcome({name: GOOD}), ({name: GOOD}, {}), space)
 
 
+def with_tuples() -> Any:
+    return Plain(obs=spaces.Tuple((BOX, BOX)), act=spaces.Tuple((spaces.Discrete(2), BOX)))
+
+
 ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, "'CartPole-v1'. GymEnv makes one"),
     "nothing": (GymWrapper, TypeError, "None. GymEnv makes one"),
@@ -190,6 +194,22 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "next": (lambda: GymWrapper(named("next")), SpaceError, "other names than 'next'.*Rename"),
     "done": (lambda: GymWrapper(named("done")), SpaceError, "other names than 'done'.*Rename"),
     "reward": (lambda: GymWrapper(named("reward")), SpaceError, "other names than 'reward'.*Rename"),
+    "the action": (
+        lambda: GymWrapper(named("action")),
+        SpaceError,
+        "other names than 'action', .* reserved for actions",
+    ),
+    "tuples": (lambda: GymWrapper(with_tuples()), SpaceError, "other names than '0', '1', .* reserved for actions"),
+    "tuples in a batch": (
+        lambda: GymWrapper(gymnasium.vector.SyncVectorEnv([with_tuples] * 2)),
+        SpaceError,
+        "other names than '0', '1'",
+    ),
+    "a part of an action": (
+        lambda: GymWrapper(Plain(obs=spaces.Dict(x=BOX), act=spaces.Dict(x=spaces.Dict(y=BOX)))),
+        SpaceError,
+        "other names than 'x'",
+    ),
     "an array among infos": (
         lambda: GymWrapper(Informing(GOOD)).set_info_dict_reader(default_info_dict_reader(["a"])).rollout(2),
         SpaceError,

@@ -205,6 +205,8 @@ def test_error_messages() -> None:
         NativeEnv("CartPole-v1", 3, batch_size=(4,))
     with pytest.raises(ValueError, match="Expected num_envs or batch_size"):
         NativeEnv("CartPole-v1", compile=True)
+    with pytest.raises(TypeError, match="compile to be True or False"):
+        NativeEnv("CartPole-v1", 2, compile={"mode": "reduce-overhead"})
     with pytest.raises(SpaceError, match="Expected a reset before the first step"):
         NativeEnv("CartPole-v1", 2).rand_step()
     with pytest.raises(SpaceError, match='Expected "rows" in the TensorDict'):

@@ -78,7 +78,7 @@ def test_the_usual_preprocessing_of_a_game() -> None:
         Compose(
             NoopResetEnv(5),
             EndOfLifeTransform(),
-            ToTensorImage(in_keys=["observation"], out_keys=["pixels"]),
+            ToTensorImage(),
             GrayScale(),
             Resize(84, 84),
             CatFrames(4, -3),

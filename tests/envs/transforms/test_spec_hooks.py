@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import Tensor
+from vecrl.envs.transforms.transforms import _apply_to_composite, _apply_to_composite_inv
 
 import vecrl.envs.transforms as t
-from vecrl.envs import GymEnv, SerialEnv
+from vecrl.envs import GymEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, Transform, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec, Unbounded
@@ -201,3 +203,37 @@ def test_inputs_of_resets_are_changed_on_request() -> None:
         found.append(float(halved._reset_env_preprocess(TensorDict(x=torch.tensor(4.0)))["x"]))  # pyright: ignore[reportOptionalSubscript]
     assert found == [4.0, 2.0]
     assert not Transform.enable_inv_on_reset
+
+
+class _Double(Transform):
+    """Written as in TorchRL's tutorials: the methods for specs take that of one entry."""
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return 2 * value
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        return value / 2
+
+    @_apply_to_composite
+    def transform_observation_spec(self, observation_spec: Bounded) -> Bounded:
+        return Bounded(2 * observation_spec.low, 2 * observation_spec.high)
+
+    @_apply_to_composite_inv
+    def transform_action_spec(self, action_spec: Bounded) -> Bounded:
+        return Bounded(2 * action_spec.low, 2 * action_spec.high)
+
+
+def test_methods_for_one_spec_take_composites_by_a_decorator() -> None:
+    double = _Double(in_keys=["x", "missing"], out_keys=["y", "z"], in_keys_inv=["force"], out_keys_inv=["push"])
+    spec, doubled = Bounded(-1.0, 1.0, (3,)), Bounded(-2.0, 2.0, (3,))
+    assert double.transform_observation_spec(spec) == doubled
+    assert double.transform_observation_spec(Composite(x=spec)) == Composite(x=spec, y=doubled)
+    assert double.transform_action_spec(spec) == doubled
+    assert double.transform_action_spec(Composite(force=spec, other=spec)) == Composite(other=spec, push=doubled)
+
+
+def test_decorated_methods_give_the_specs_of_an_environment() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), _Double(in_keys=["observation"], in_keys_inv=["action"]))
+    check_env_specs(env)
+    assert env.observation_spec["observation"].high.tolist() == [2, 2, 16]
+    assert env.action_spec == Bounded(-4, 4, (1,))

@@ -99,6 +99,14 @@ def test_trajectories_without_flags_raise(tracker: Any) -> None:
         RewardSum(["pay"])(stored)
 
 
+@pytest.mark.parametrize("tracker", [StepCounter, TrajCounter, InitTracker, RewardSum])
+@pytest.mark.parametrize("size", [[], [3]])
+def test_data_that_are_no_trajectories_raise(tracker: Any, size: list[int]) -> None:
+    data = TensorDict({"reward": torch.ones(*size, 1), "done": torch.zeros(*size, 1, dtype=torch.bool)}, size)
+    with pytest.raises(ValueError, match=r"Expected trajectories \[\.\.\., time\] .* as input of"):
+        tracker()(data)
+
+
 def test_clones_and_repeats_count_on() -> None:
     reset_td = TrajCounter(repeats=2)
     envs = [TransformedEnv(CountingRowsEnv(2), reset_td), TransformedEnv(CountingRowsEnv(2), reset_td.clone())]

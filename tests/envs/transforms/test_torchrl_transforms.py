@@ -237,13 +237,3 @@ def test_restored_observations_equal_torchrl() -> None:
     )
     own_data, theirs = (t.NextObservationDelta(["observation"])(stored.clone()) for _, t, _ in libraries())
     assert own_data["next", "observation"].equal(theirs["next", "observation"])
-
-
-@pytest.mark.parametrize("name", ["StepCounter", "RewardSum", "Timer", "ActionMask", "VecNorm", "ObservationNorm"])
-def test_transforms_in_an_environment_of_torchrl_are_explained(name: str) -> None:
-    _, (theirs, _, _) = libraries()
-    transform = getattr(vecrl.envs.transforms, name)()
-    with pytest.raises(
-        TypeError, match=f"Expected {name} of vecrl in vecrl.envs.TransformedEnv, got a call by TorchRL"
-    ):
-        theirs.TransformedEnv(theirs.GymEnv("CartPole-v1"), transform).rollout(2)

@@ -11,15 +11,21 @@ from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, GymEnv, PendulumEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
+    ActionDiscretizer,
     ClipTransform,
     Compose,
+    ConditionalSkip,
+    DTypeCastTransform,
     FrameSkipTransform,
     InitTracker,
     ObservationNorm,
+    RenameTransform,
     RewardSum,
     StepCounter,
     Transform,
     TransformedEnv,
+    UnaryTransform,
+    UnsqueezeTransform,
 )
 from vecrl.errors import ClosedError
 from vecrl.specs import Bounded, Composite, Unbounded
@@ -463,15 +469,16 @@ def torchrl_class(name: str, *bases: type, module: str = "torchrl.envs.transform
     return type(name, bases or (torch.nn.Module,), {"__module__": module, "forward": lambda _, td: td})
 
 
-def test_torchrl_transforms_raise_with_their_name() -> None:
+def test_torchrl_transforms_without_an_adapter_raise_with_their_name() -> None:
     base = torchrl_class("Transform")
     primer, other = torchrl_class("TensorDictPrimer", base), torchrl_class("AddedLater", base)
     custom_class = torchrl_class("Mine", primer, module="__main__")
-    stored = torch.nn.Sequential(torch.nn.Identity(), primer(), other())
+    stored = torch.nn.ModuleList([torch.nn.Identity(), primer(), other()])
     cases = [
         (primer(), r"TorchRL's TensorDictPrimer\. Use vecrl\.envs\.TensorDictPrimer\.$"),
         (custom_class(), r"Use vecrl\.envs\.TensorDictPrimer\.$"),
         (other(), r"TorchRL's AddedLater\. vecrl has no AddedLater yet"),
+        (torch.nn.Sequential(primer()), r"Use vecrl\.envs\.TensorDictPrimer\.$"),
         (stored, r"TensorDictPrimer, AddedLater\. Use vecrl\.envs\.TensorDictPrimer\. vecrl has no AddedLater yet"),
     ]
     env = TransformedEnv(IndependentRowsEnv((0, 1)))
@@ -541,3 +548,56 @@ def test_an_attribute_error_of_a_property_is_not_hidden() -> None:
         with pytest.raises(AttributeError, match="'Broken' object has no attribute 'nope'"):
             _ = env.gravity  # type: ignore[attr-defined]
         assert not hasattr(env, "gravity")
+
+
+class Echo(Transform):
+    """Writes the action that it gets as input into its output."""
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.set("echo", tensordict["action"].clone())
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return tensordict_reset.set("echo", torch.zeros(*tensordict_reset.batch_size, 1))
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        observation_spec["echo"] = Unbounded((*observation_spec.shape, 1))
+        return observation_spec
+
+
+def input_transforms() -> dict[str, Transform]:
+    """Returns transforms that change inputs, most of them under another key for the user."""
+    actions: Any = {"in_keys": [], "in_keys_inv": ["action"], "out_keys_inv": ["act"]}
+    random = ActionDiscretizer.SamplingStrategy.RANDOM
+    return {
+        "unary": UnaryTransform([], [], ["action"], ["act"], fn=lambda x: x + 1, inv_fn=lambda x: x - 1),
+        "clip": ClipTransform(**actions, low=-0.1, high=0.1),
+        "same key": ClipTransform(in_keys_inv=["action"], low=-0.1, high=0.1),
+        "random": ActionDiscretizer(4, out_action_key="interval", sampling=random),
+        "cast": DTypeCastTransform(torch.float32, torch.float64, **actions),
+        "rename": RenameTransform([], [], ["action"], ["act"]),
+        "norm": ObservationNorm(1.0, 2.0, **actions),
+        "shape": UnsqueezeTransform(-1, **actions),
+        "frames": FrameSkipTransform(2),
+        "skip": ConditionalSkip(lambda td: td["observation"][..., :1] > 0),
+        "nested": Compose(RenameTransform([], [], ["action"], ["act"]), RenameTransform([], [], ["act"], ["a"])),
+    }
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("name", input_transforms())
+def test_a_transform_gets_what_the_inverses_after_it_return(name: str, batch: int) -> None:
+    rollouts: list[TensorDictBase] = []
+    for nested in (False, True):
+        make, transform = lambda: GymEnv("Pendulum-v1"), input_transforms()[name]
+        env = SerialEnv(batch, make) if batch else make()
+        env = (
+            TransformedEnv(TransformedEnv(env, Echo()), transform)
+            if nested
+            else TransformedEnv(env, Compose(Echo(), transform))
+        )
+        env.set_seed(0)
+        torch.manual_seed(0)
+        rollouts.append(env.rollout(4))
+    assert set(rollouts[0].keys(True, True)) == set(rollouts[1].keys(True, True))
+    for key, value in rollouts[0].items(True, True):
+        torch.testing.assert_close(value, rollouts[1][key])

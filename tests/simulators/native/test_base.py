@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import NATIVE, make_native
+from vecrl.simulators.native.array_library import NUMPY_ROWS
 from vecrl.simulators.native.counter_rng import keys_of, uniform, uniform_numpy
 
 torch.set_num_threads(1)
@@ -62,8 +63,8 @@ def test_initial_states_are_equal_in_both_dtypes():
 
 
 def test_masked_resets_are_equal_with_and_without_host_sync():
-    looking, blind = make_native("Acrobot-v1", 70), make_native("Acrobot-v1", 70)
-    blind._may_look = lambda: False
+    looking, blind = (make_native("Acrobot-v1", 70, arrays="torch") for _ in range(2))
+    blind.can_sync_host = lambda: False
     looking.reset(range(70))
     blind.reset(range(70))
     for t in range(5):
@@ -104,7 +105,8 @@ def test_generator_equals_python_integers():
     keys = keys_of(np.array(seeds, np.uint64))
     arguments = torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws
     numbers = uniform(*arguments)
-    assert torch.equal(uniform_numpy(*arguments), numbers)
+    numpy_arguments = (keys, np.array(episodes, np.int32), draws)
+    assert torch.equal(torch.from_numpy(uniform_numpy(*numpy_arguments)), numbers)
     word = 0xFFFFFFFF
 
     def mix(x):
@@ -221,7 +223,8 @@ def test_compiled_steps_equal_eager_steps(name):
     n = 37  # not a multiple of the vector width
     eager = make_native(name, n, max_episode_steps=9)
     compiled = make_native(name, n, max_episode_steps=9, compile=True)
-    assert torch.equal(eager.reset(range(n)), compiled.reset(range(n)))
+    torch.testing.assert_close(eager.reset(range(n)), compiled.reset(range(n)), rtol=0, atol=1e-6)
+    assert torch.equal(eager.get_state()["state"], compiled.get_state()["state"])
     generator = torch.Generator().manual_seed(0)
     for t in range(30):
         actions = torch.rand(idle(eager).shape, generator=generator) * 3
@@ -238,7 +241,136 @@ def test_compiled_steps_equal_eager_steps(name):
         torch.testing.assert_close(got_obs, obs, rtol=1e-5, atol=1e-5)
         assert torch.equal(got_done, done)
         compiled.set_state(eager.get_state())  # rounding must not add up to a different flag
-    assert torch.equal(eager.reset(), compiled.reset())
+    torch.testing.assert_close(eager.reset(), compiled.reset(), rtol=0, atol=1e-6)
+    assert torch.equal(eager.get_state()["state"], compiled.get_state()["state"])
+
+
+# -- NumPy and torch -------------------------------------------------------------------------------
+
+
+def random_actions(simulator, generator):
+    if simulator._discrete:
+        return torch.randint(0, int(simulator.action_space.n), (simulator.num_envs,), generator=generator)
+    return torch.rand((simulator.num_envs, 1), generator=generator) * 2 - 1
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_numpy_and_torch_differ_by_rounding_only(name):
+    numpy, tensors = (make_native(name, 40, max_episode_steps=9, arrays=library) for library in ("numpy", "torch"))
+    torch.testing.assert_close(numpy.reset(range(40)), tensors.reset(range(40)), rtol=0, atol=1e-6)
+    generator = torch.Generator().manual_seed(0)
+    for t in range(30):
+        actions = random_actions(numpy, generator)
+        if t % 2:
+            step, done, obs = numpy.step_and_reset(actions)
+            expected_step, expected_done, expected_obs = tensors.step_and_reset(actions)
+        else:
+            step, expected_step = numpy.step(actions), tensors.step(actions)
+            done, expected_done = (item.terminated | item.truncated for item in (step, expected_step))
+            obs, expected_obs = numpy.reset_where(done), tensors.reset_where(done)
+        assert torch.equal(done, expected_done)
+        torch.testing.assert_close(obs, expected_obs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(step.next_obs, expected_step.next_obs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(step.reward, expected_step.reward, rtol=1e-5, atol=1e-5)
+        state = numpy.get_state()
+        for field, value in tensors.get_state().items():
+            torch.testing.assert_close(state[field], value, rtol=1e-5, atol=1e-5)
+        tensors.set_state(state)  # rounding must not add up to a different flag
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_rows_do_not_depend_on_the_batch_size(name):
+    """Covers batches with and without a cache of start states, over several episodes, to the bit."""
+    sizes = 3, 700, 9000
+    batches = [make_native(name, n, max_episode_steps=7) for n in sizes]
+    for batch in batches:
+        batch.reset(range(batch.num_envs))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(60):
+        actions = random_actions(batches[-1], generator)
+        results = [batch.step_and_reset(actions[: batch.num_envs]) for batch in batches]
+        for step, done, obs in results[:2]:
+            assert torch.equal(obs, results[-1][2][: len(obs)])
+            assert torch.equal(done, results[-1][1][: len(obs)])
+            assert torch.equal(step.reward, results[-1][0].reward[: len(obs)])
+
+
+def test_the_library_is_chosen_by_size_and_shown():
+    assert "arrays='numpy'" in repr(make_native("CartPole-v1", 64))
+    assert "arrays='torch'" in repr(make_native("CartPole-v1", NUMPY_ROWS))
+    assert "arrays='torch'" in repr(make_native("CartPole-v1", 64, compile=True))
+    assert make_native("CartPole-v1", 64, device="meta").arrays == "torch"
+    assert make_native("CartPole-v1", 64, arrays="torch").arrays == "torch"
+    with pytest.raises(ValueError, match=r"'numpy', 'torch' or None, got 'jax'"):
+        make_native("CartPole-v1", 64, arrays="jax")
+    with pytest.raises(ValueError, match="without compile"):
+        make_native("CartPole-v1", 64, arrays="numpy", compile=True)
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_gradients_flow_through_functions_of_rows(arrays):
+    simulator = make_native("Pendulum-v1", 2, arrays=arrays)
+    simulator.reset([0, 1])
+    actions = torch.zeros(2, 1, requires_grad=True)
+    step, _ = simulator.step_rows(actions, simulator.rows)
+    step.next_obs.sum().backward()
+    assert actions.grad is not None
+    assert (actions.grad != 0).all()
+
+
+def test_rows_with_ended_episodes_can_be_stepped_without_warnings():
+    """pytest makes an error of NumPy's warning of an overflow."""
+    simulator = make_native("CartPole-v1", 4)
+    simulator.reset(range(4))
+    simulator.set_state(simulator.get_state() | {"state": torch.full((4, 4), 1e38)})
+    for _ in range(20):
+        simulator.step(torch.ones(4, dtype=torch.int64))
+
+
+# -- physical constants ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("name", "constants", "state"),
+    [
+        ("Pendulum-v1", {"g": 5}, [1.0, 0.5]),
+        ("CartPole-v1", {"sutton_barto_reward": True}, [0.0, 0.0, 0.0, 0.1]),
+        ("CartPole-v1", {"sutton_barto_reward": True}, [2.39, 5.0, 0.0, 0.0]),
+        ("MountainCar-v0", {"goal_velocity": 0.05}, [0.49, 0.04]),
+        ("MountainCarContinuous-v0", {"goal_velocity": 0.05}, [0.44, 0.04]),
+    ],
+)
+def test_physical_constants_equal_gymnasiums(name, constants, state, arrays):
+    results = []
+    for chosen in (constants, {}):
+        simulator = make_native(name, 1, dtype=torch.float64, arrays=arrays, **chosen)
+        simulator.reset([0])
+        simulator.set_state(simulator.get_state() | {"state": torch.tensor([state], dtype=torch.float64)})
+        step = simulator.step(torch.ones(1, dtype=torch.int64) if simulator._discrete else torch.ones(1, 1))
+        results.append((step.next_obs[0].tolist(), step.reward.item(), step.terminated.item()))
+    env = gymnasium.make(name, **constants).unwrapped
+    env.reset(seed=0)
+    env.state = np.array(state)
+    obs, reward, terminated, *_ = env.step(1 if simulator._discrete else np.ones(1, np.float32))
+    np.testing.assert_allclose(results[0][0], obs, rtol=1e-5, atol=1e-6)
+    assert results[0][1] == pytest.approx(float(reward), abs=1e-6)
+    assert results[0][2] == terminated
+    assert results[0] != results[1]
+    constant = simulator.physics[0]
+    simulator = make_native(name, 1, **constants)
+    assert f"{constant}={getattr(simulator, constant)!r}" in repr(simulator)
+
+
+def test_unknown_physical_constants_raise():
+    with pytest.raises(TypeError, match=r"of Pendulum-v1 \(device, .*, arrays, g\), got 'gravity'"):
+        make_native("Pendulum-v1", 1, gravity=3)
+    with pytest.raises(TypeError, match=r"of Acrobot-v1 \(device, .*, arrays\), got 'g'"):
+        make_native("Acrobot-v1", 1, g=3)
+    with pytest.raises(TypeError, match="g of Pendulum-v1 to be a float, got 'x'"):
+        make_native("Pendulum-v1", 1, g="x")
+    with pytest.raises(TypeError, match="to be a bool, got 1"):
+        make_native("CartPole-v1", 1, sutton_barto_reward=1)
 
 
 # -- rendering and errors --------------------------------------------------------------------------

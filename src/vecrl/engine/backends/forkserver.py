@@ -39,6 +39,8 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 def main(control_fd: int) -> None:
     """Starts workers as the caller at the other end of `control_fd` requests, until the caller ends."""
+    importlib.import_module(".process_worker", __package__)  # once here, and not in each worker after its fork
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _wake)
     wake_read, wake_write = os.pipe()
@@ -97,19 +99,19 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 def _start(request: dict[str, Any], worker_fds: list[int], close: list[int]) -> int:
     """Starts a worker process with the descriptors `worker_fds` and without `close`. Returns its process id."""
+    if request["program"]:  # that of a worker on another interpreter
+        return _spawn([*request["program"], *map(str, worker_fds)], worker_fds)
     sys.path[:] = request["path"]
     if request["fork"]:
         for name in request["preload"]:
             with contextlib.suppress(Exception, SystemExit):  # the worker raises the same error and reports it
                 importlib.import_module(name)
     if not request["fork"] or _threads_running():
-        for fd in worker_fds:
-            os.set_inheritable(fd, True)
         code = (
             f"import sys; sys.path[:] = {request['path']!r}; from {__name__} import worker_main; "
             f"worker_main(*{worker_fds!r})"
         )
-        return os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ, setpgroup=0)
+        return _spawn([sys.executable, "-c", code], worker_fds)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -122,6 +124,12 @@ def _start(request: dict[str, Any], worker_fds: list[int], close: list[int]) -> 
         os.close(fd)
     worker_main(*worker_fds)
     return 0  # never reached
+
+
+def _spawn(command: list[str], worker_fds: list[int]) -> int:
+    for fd in worker_fds:
+        os.set_inheritable(fd, True)
+    return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
 
 
 def worker_main(commands: int, replies: int, memory: int) -> None:

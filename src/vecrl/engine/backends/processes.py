@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import select
 import signal
@@ -23,11 +22,10 @@ from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
 from .forkserver_client import ForkserverClient
-from .pickling import modules_in, pickle_specs, pickle_worker_spec
-from .process_worker import ConstructPayload, ProcessContext
-from .protocol import encode_command
+from .process_worker import ProcessContext
 from .worker_connection import WorkerConnection
 from .worker_options import WorkerOptions
+from .worker_programs import program_for
 
 _KILL_TIMEOUT_S = 5.0  # seconds to wait for a killed process to end, before `kill` reports that it is impossible
 _SINGLE_POLL_MS = 20.0  # milliseconds to poll one worker only, which is faster, before all are polled
@@ -47,21 +45,13 @@ class ProcessBackend:
     """
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
-        fork = options.start_method == "forkserver"
-        threads, preload = options.threads_per_worker, options.preload
-        if missing_modules := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
-            raise ModuleNotFoundError(
-                f"Expected preload to name modules that can be imported, got {missing_modules[0]!r}. "
-                "Install it, or remove it from preload."
-            )
         if options.pin_workers and not hasattr(os, "sched_setaffinity"):
             raise ValueError(
                 "Expected a platform that can pin processes to cores, got one that cannot. Use pin_workers=False."
             )
-        payloads = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
-        modules = sorted(set(preload).union(*map(modules_in, payloads))) if fork else []
+        self._program = program_for(worker_specs, options)
         self.num_workers = len(worker_specs)
-        self._threads = threads
+        self._threads = threads = options.threads_per_worker
         self._poll = select.poll()
         self._connections: list[WorkerConnection] = []
         self._by_fd: dict[int, WorkerConnection] = {}
@@ -69,27 +59,20 @@ class ProcessBackend:
         context = ProcessContext.of_this_process(forkserver.thread_environment(threads))
         self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
         self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
-        self._request = {"fork": fork, "preload": modules, "path": context.path}
+        self._request = {**self._program.request, "path": context.path}
         self._construct_commands: list[Command] = []
-        for worker_spec, payload in zip(worker_specs, payloads, strict=True):
+        for worker_spec in worker_specs:
             worker_context = (
                 dataclasses.replace(context, cores=_cores(worker_spec.index, threads))
                 if options.pin_workers
                 else context
             )
-            construct_payload = ConstructPayload(
-                worker_context,
-                worker_spec.index,
-                _ids_of(worker_spec),
-                payload,
-                pickle_specs(payload),
-                worker_spec.seed,
-            )
+            construct_payload = self._program.construct_payload(worker_spec, worker_context)
             self._construct_commands.append(Command(Op.CONSTRUCT, extra=construct_payload))
         try:
             self._memory = anonymous_file()
             for worker_spec in worker_specs:
-                self._connections.append(self._start(worker_spec.index, _ids_of(worker_spec)))
+                self._connections.append(self._start(worker_spec.index, worker_spec.ids))
             self.send(list(enumerate(self._construct_commands)))
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
@@ -113,7 +96,7 @@ class ProcessBackend:
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
         os.ftruncate(self._memory, BatchBuffers.size(obs, action, num_envs, slots))
         buffers = BatchBuffers(obs, action, num_envs, slots, self._memory)
-        self._attach = Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots))
+        self._attach = Command(Op.ATTACH, extra=self._program.attach_extra(buffers, obs, action))
         self.broadcast(self._attach)
         for connection in self._connections:
             connection.wait_for_pid()
@@ -141,7 +124,7 @@ class ProcessBackend:
         for fd in (previous.commands_fd, previous.replies_fd, previous.status_fd):
             self._by_fd.pop(fd, None)
         previous.close()
-        construct_payload: ConstructPayload = self._construct_commands[worker].extra
+        construct_payload = self._construct_commands[worker].extra
         # otherwise the new worker would repeat the random numbers of the previous one
         construct_payload.seed = seed_for(construct_payload.seed, worker)
         self._drop_buffered_replies(worker)
@@ -157,14 +140,14 @@ class ProcessBackend:
             self._memory = -1
 
     def send(self, commands: Sequence[tuple[int, Command]]) -> None:
-        encoded = [(self._connections[worker], encode_command(command)) for worker, command in commands]
+        encoded = [(self._connections[worker], self._program.encode(command)) for worker, command in commands]
         for connection, data in encoded:
             self._send(connection, data)
             if connection.exited:  # Ctrl-C may have lost the reply that reported the crash
                 self._buffered_replies.append(self._crash(connection))
 
     def broadcast(self, command: Command) -> None:
-        data = encode_command(command)
+        data = self._program.encode(command)
         for connection in self._connections:
             self._send(connection, data)
 
@@ -258,7 +241,7 @@ class ProcessBackend:
         # A worker that the fork server has not started yet will end by itself, as its pipes are closed.
         alive = [connection for connection in self._connections if not connection.exited and connection.started]
         for connection in alive:
-            self._send(connection, encode_command(Command(Op.CLOSE)))
+            self._send(connection, self._program.encode(Command(Op.CLOSE)))
         self._wait(alive, grace)
         for signal_number, seconds in ((signal.SIGTERM, 0.2), (signal.SIGKILL, _KILL_TIMEOUT_S)):
             alive = [connection for connection in alive if not connection.exited]
@@ -283,10 +266,6 @@ class ProcessBackend:
             if remaining <= 0:
                 return
             self._watch(remaining * 1000, replies)
-
-
-def _ids_of(worker_spec: WorkerSpec) -> tuple[int, ...]:
-    return tuple(range(worker_spec.start, worker_spec.start + worker_spec.num_envs))
 
 
 def _cores(index: int, count: int) -> set[int]:

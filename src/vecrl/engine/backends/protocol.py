@@ -12,7 +12,7 @@ import os
 import pickle
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from ...errors import SerializationError, pickle_exceptions, unpickle_exceptions
 from ..infos import InfoBatch, Infos
 from ..worker import Command, Op, WorkerReply, describe_failure
+from .plain_replies import parse_plain_reply
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, size of the extra in bytes
 REPLY = struct.Struct("<II")  # seq, size of the rest in bytes
@@ -29,25 +30,26 @@ ALL_ROWS = 0xFFFFFFFF
 _RESET_DONE, _MASKED = 1, 2
 _OPS = tuple(Op)
 _PICKLED, _RAW = b"P", b"R"
+PLAIN = b"V"  # plain data, from a worker on another interpreter
 _CHUNK = 1 << 20  # bytes to read at once: `os.read` allocates the requested size
 
 
-def encode_command(command: Command) -> bytes:
-    """Returns a command as bytes.
+def encode_command(command: Command, dumps: Callable[[object], bytes] = cloudpickle.dumps) -> bytes:
+    """Returns a command as bytes; `dumps` pickles its extra.
 
     Raises:
         SerializationError: its extra cannot be pickled.
     """
     rows = b"" if command.rows is None else array("i", command.rows).tobytes()
-    extra = b"" if command.extra is None else _pickle_extra(command)
+    extra = b"" if command.extra is None else _pickle_extra(command, dumps)
     count = ALL_ROWS if command.rows is None else len(command.rows)
     flags = _RESET_DONE * command.reset_done | _MASKED * command.masked
     return COMMAND.pack(command.op, flags, command.slot, command.seq, count, len(extra)) + rows + extra
 
 
-def _pickle_extra(command: Command) -> bytes:
+def _pickle_extra(command: Command, dumps: Callable[[object], bytes]) -> bytes:
     try:
-        return cloudpickle.dumps(command.extra)
+        return dumps(command.extra)
     except Exception as error:
         raise SerializationError(
             f"The arguments of {command.op.name.lower()!r} cannot be pickled and sent to a worker process: "
@@ -120,6 +122,8 @@ class ReplyCodec:
             return WorkerReply(
                 infos=Infos(batches=[InfoBatch(self._start, np.frombuffer(body, self._dtype or bool, offset=1))])
             )
+        if body[:1] == PLAIN:
+            return parse_plain_reply(body[1:])
         reply: WorkerReply = pickle.loads(memoryview(body)[1:])
         reply.failures = unpickle_exceptions(reply.failures)
         self._remember_layout(_single_batch(reply))

@@ -35,6 +35,7 @@ class BackendEntry:
             random generators, and so that a crash of one ends the caller.
         runs_inline: whether `Backend.receive` itself executes the commands, one after another, in the caller's thread.
         takes_ray_options: whether `ray_options` may be given.
+        takes_python: whether `python` may be given, the interpreter of the workers.
     """
 
     name: str
@@ -42,6 +43,7 @@ class BackendEntry:
     in_process: bool = False
     runs_inline: bool = False
     takes_ray_options: bool = False
+    takes_python: bool = False
 
     @property
     def default_workers(self) -> int:
@@ -52,13 +54,15 @@ class BackendEntry:
         """Returns the backend, which starts to construct its workers.
 
         Raises:
-            ValueError: `ray_options` are given, and the backend does not take them.
+            ValueError: `ray_options` or `python` are given, and the backend does not take them.
             VersionError: a package that the backend needs is not installed.
             TypeError: `load` returns something that cannot be called, or a class that lacks a method of `Backend`.
         """
-        if options.ray_options is not None and not self.takes_ray_options:
-            expected = " or ".join(f"backend={e.name!r}" for e in _entries.values() if e.takes_ray_options)
-            raise ValueError(f"Expected {expected} together with ray_options, got backend={self.name!r}.")
+        for option in ("ray_options", "python"):
+            if getattr(options, option) is not None and not getattr(self, f"takes_{option}"):
+                names = [e.name for e in _entries.values() if getattr(e, f"takes_{option}")]
+                expected = " or ".join(f"backend={name!r}" for name in names)
+                raise ValueError(f"Expected {expected} together with {option}, got backend={self.name!r}.")
         make = self.load()
         if not callable(make):
             raise TypeError(
@@ -93,12 +97,13 @@ def register_backend(
     in_process: bool = False,
     runs_inline: bool = False,
     takes_ray_options: bool = False,
+    takes_python: bool = False,
     replace: bool = False,
 ) -> None:
     """Adds a backend to the registry.
 
     Args:
-        name, load, in_process, runs_inline, takes_ray_options: see `BackendEntry`.
+        name, load, in_process, runs_inline, takes_ray_options, takes_python: see `BackendEntry`.
         replace: whether to replace the entry of a name that is registered, which may be one of vecrl's own.
 
     Raises:
@@ -119,7 +124,7 @@ def register_backend(
             f"Expected load of the backend {name!r} to be a function without arguments that returns the class, got "
             f"{load!r:.80}. Give `lambda: TheClass`."
         )
-    _entries.add(name, BackendEntry(name, load, in_process, runs_inline, takes_ray_options), replace)
+    _entries.add(name, BackendEntry(name, load, in_process, runs_inline, takes_ray_options, takes_python), replace)
 
 
 def _takes_no_arguments(function: Callable[..., object]) -> bool:
@@ -190,5 +195,5 @@ def _load_ray() -> MakeBackend:
 
 register_backend("serial", _load_serial, in_process=True, runs_inline=True)
 register_backend("threads", _load_threads, in_process=True)
-register_backend("processes", _load_processes)
+register_backend("processes", _load_processes, takes_python=True)
 register_backend("ray", _load_ray, takes_ray_options=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...validation import check_flag, check_names, parse_count
+from .interpreters import find_python
 from .ray_cluster.options import RayOptions
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -28,6 +29,10 @@ class WorkerOptions:
             if nothing else uses the machine, and slower if two programs choose the same cores.
         ray_options: the Ray to use, and the resources of each worker's actor; only for the backend "ray". The other
             options, except `threads_per_worker`, are for worker processes.
+        python: the Python interpreter of the worker processes, 3.7 or newer with NumPy: its path, the folder of its
+            virtual environment, or the name of a program. Environments must then be described
+            (`vecrl.simulators.foreign.foreign_env`), and `preload` is imported there. None: this interpreter, or the
+            one that is named with the environments.
 
     Raises:
         ValueError: an option has no valid value.
@@ -38,12 +43,15 @@ class WorkerOptions:
     preload: Sequence[str] = ()
     pin_workers: bool = False
     ray_options: RayOptions | None = None
+    python: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start_method", parse_start_method(self.start_method))  # the dataclass is frozen
         parse_count("threads_per_worker", self.threads_per_worker)
         check_names("preload", self.preload, "modules")
         check_flag("pin_workers", self.pin_workers)
+        if self.python is not None:
+            object.__setattr__(self, "python", find_python(self.python))
 
 
 def parse_start_method(

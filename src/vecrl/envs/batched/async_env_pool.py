@@ -20,6 +20,7 @@ from ...engine.simulator import ResetOptions
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
 from ...validation import check_callables, check_choice, parse_count
+from ..adapters import adapt_env
 from ..base import EnvBase
 from ..row_masks import merge_into
 from .codecs import GymCodec
@@ -340,6 +341,7 @@ def _as_makers(items: Sequence[EnvFn | EnvBase]) -> list[EnvFn]:
     if not items:
         raise SpaceError("Expected env_makers to be one or more functions or environments, got none.")
     check_callables("env_makers to be functions or environments", items, "Give `lambda: GymEnv(...)`.")
+    items = [adapt_env(item) for item in items]
     env_ids = [id(item) for item in items if isinstance(item, EnvBase)]
     if len({*env_ids}) < len(env_ids):
         raise SpaceError("Expected env_makers to be different environments, got one twice. Give functions instead.")

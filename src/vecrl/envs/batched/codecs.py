@@ -24,7 +24,19 @@ from ...specs.exact_cast import cast_exactly, is_integral
 from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
 from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs
-from .entry_layout import NEXT, PICKLED, STEP, Path, Space, inputs_of, is_next, key_of, only_non_tensors, paths_of
+from .entry_layout import (
+    NEXT,
+    PICKLED,
+    STEP,
+    Path,
+    Space,
+    inputs_of,
+    is_next,
+    key_of,
+    only_non_tensors,
+    paths_of,
+    plain_array,
+)
 from .metadata import EnvMetaData
 
 Rows = np.ndarray | None
@@ -110,7 +122,7 @@ class TensorDictCodec:
                 graphs[path] = value
             if value.dtype != self._dtypes[path]:
                 value = self._cast(value, self._dtypes[path], key)
-            array = value.numpy(force=True)
+            array = plain_array(value)
             tree[path] = array if row_index is None else array[row_index]
         if self._graphs is not None:
             self._graphs.take_inputs(graphs, data)
@@ -214,19 +226,28 @@ class GymCodec:
 
     def next_tensordict(self, transition: Transition) -> TensorDict:
         """Returns the "next" TensorDict of a transition, with final observations."""
-        terminated, truncated = transition.terminated, transition.truncated
+        obs = self.layout.split(transition.next_obs)
+        return self.next_entries(obs, transition.reward, transition.terminated, transition.truncated)
+
+    def next_entries(
+        self, obs: Sequence[Any], reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> TensorDict:
+        """Returns a "next" TensorDict `[n]`.
+
+        Args:
+            obs: an array `[n, ...]` for each leaf of the observations.
+            reward: `[n]` float64.
+            terminated, truncated: `[n]` bool.
+        """
         flags = [torch.from_numpy(flag[:, None]) for flag in (terminated | truncated, terminated, truncated)]
-        reward = torch.from_numpy(transition.reward[:, None]).to(self._reward_dtype)
-        return self._to_tensordict(transition.next_obs, flags, len(transition.ids), {self._reward_key: reward})
+        rewards = torch.from_numpy(reward[:, None]).to(self._reward_dtype)
+        return self._fill_entries(obs, flags, [len(reward)], {self._reward_key: rewards})
 
     def root_tensordict(self, transition: Transition) -> TensorDict:
         """Returns the root TensorDict of the next step."""
         num_rows = len(transition.ids)
         flags = [torch.zeros(num_rows, 1, dtype=torch.bool) for _ in FLAGS]
-        return self._to_tensordict(transition.obs, flags, num_rows, {})
-
-    def _to_tensordict(self, obs: Any, flags: Sequence[Tensor], num_rows: int, values: dict[Key, Tensor]) -> TensorDict:
-        return self._fill_entries(self.layout.split(obs), flags, [num_rows], values)
+        return self._fill_entries(self.layout.split(transition.obs), flags, [num_rows], {})
 
     def _fill_entries(
         self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Key, Tensor]

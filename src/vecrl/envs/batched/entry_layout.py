@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
@@ -56,6 +57,11 @@ def key_of(path: Path) -> Key:
     ('action', ('agents', 'action'))
     """
     return join_key(path[:-1], path[-1])
+
+
+def plain_array(value: Tensor) -> np.ndarray:
+    """Returns the values of a tensor on any device, without its graph; without a copy on the CPU."""
+    return value.numpy(force=True) if value.requires_grad or value.device.type != "cpu" else value.numpy()
 
 
 def is_next(path: Path) -> bool:

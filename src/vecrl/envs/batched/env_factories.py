@@ -12,8 +12,9 @@ import cloudpickle
 from ...engine.env_index import split_evenly
 from ...errors import SpaceError
 from ...validation import parse_optional_count
+from ..adapters import adapt_env
 from ..base import EnvBase
-from ..shared_folder import SharedFolder
+from ..shared_folder import SharedFolder, shared_modules
 from .autograd_graphs import Graphs
 from .env_simulator import EnvSimulator
 from .metadata import EnvMetaData
@@ -59,7 +60,7 @@ class EnvCreator:
 
     def __call__(self, **kwargs: Any) -> EnvBase:
         """Creates an environment. `kwargs` override those of the constructor."""
-        env = self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
+        env = adapt_env(self.create_env_fn(**{**self.create_env_kwargs, **kwargs}))
         if self.share_memory:
             self._folder.attach(env)
         return env
@@ -77,6 +78,34 @@ class EnvCreator:
         env = self()
         try:
             return EnvMetaData.metadata_from_env(env)
+        finally:
+            env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the current state that the environments share: statistics of `VecNorm`, counts of `TrajCounter`.
+
+        An environment is created for it and closed. The keys are those of its `state_dict`. Without shared state, or
+        with `share_memory=False`, the result is empty.
+        """
+        env = self()
+        try:
+            prefixes = tuple(f"{name}." for name in shared_modules(env)) if self.share_memory else ()
+            return {key: value for key, value in env.state_dict().items() if key.startswith(prefixes)}
+        finally:
+            env.close()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Sets the state that the environments share, also that of environments which exist already.
+
+        Args:
+            state_dict: as from `state_dict`.
+
+        Raises:
+            RuntimeError: it has keys that the environments do not have.
+        """
+        env = self()
+        try:
+            env.load_state_dict({**env.state_dict(), **state_dict})
         finally:
             env.close()
 
@@ -125,10 +154,11 @@ def get_env_metadata(
     >>> get_env_metadata(GymEnv, {"env_name": "Pendulum-v1"}).spec("action").shape
     torch.Size([1])
     """
+    env_or_creator = adapt_env(env_or_creator)
     is_env = isinstance(env_or_creator, EnvBase)
     if not is_env and not callable(env_or_creator):
         raise TypeError(f"Expected an environment, or a function that creates one, got {env_or_creator!r:.80}.")
-    env = env_or_creator if isinstance(env_or_creator, EnvBase) else env_or_creator(**(kwargs or {}))
+    env = env_or_creator if isinstance(env_or_creator, EnvBase) else adapt_env(env_or_creator(**(kwargs or {})))
     if not isinstance(env, EnvBase):
         raise TypeError(f"Expected a function that creates an EnvBase, got one that returns {env!r:.80}.")
     try:

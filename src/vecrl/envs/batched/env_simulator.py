@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from ...engine.simulator import RowFailures
@@ -17,11 +18,13 @@ from ...engine.worker import WorkerInfo
 from ...errors import LockedError, SpaceError
 from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, restore_env
 from ...snapshot import capture, restore
+from ..adapters import adapt_env
 from ..attributes import attribute_at
 from ..base import EnvBase, UnwrappedGymEnv
 from .autograd_graphs import Graphs
 from .entry_layout import Space, inputs_of, is_tensordict_layout, outputs_of, space_of_formats
 from .metadata import EnvMetaData
+from .stacked_rows import StackedRows, gymnasium_envs_under
 from .tensordict_rows import TensorDictRows
 
 EnvMaker = Callable[[], EnvBase]
@@ -52,6 +55,7 @@ class EnvSimulator:
     step: Any
 
     def __init__(self, env_fns: Sequence[EnvMaker], start: int = 0, graphs: Graphs | None = None):
+        env_fns = [partial(_make_env, env_fn) for env_fn in env_fns]
         self.envs = make_all(env_fns, _check_env)
         self._env_fns = env_fns
         self.num_envs = len(self.envs)
@@ -73,16 +77,22 @@ class EnvSimulator:
         """Sets the spaces of rows, from `resolve_spaces`, and chooses how environments are stepped."""
         self.observation_space, self.action_space = observation_space, action_space
         if is_tensordict_layout(observation_space):
-            self._tensordict_rows = TensorDictRows(
-                self.envs, self._start, observation_space, action_space, self._graphs
-            )
-            rows: Any = self._tensordict_rows
+            rows: Any = self._make_tensordict_rows()
+            self._tensordict_rows = rows
         else:
             assert self._unwrapped is not None
             env_fns = [lambda env=unwrapped.env: env for unwrapped in self._unwrapped]
             rows = self._gym_simulator = GymnasiumSimulator(env_fns)
         self.reset = rows.reset
         self.step = rows.step
+
+    def _make_tensordict_rows(self) -> TensorDictRows:
+        arguments = self.envs, self._start, self.observation_space, self.action_space, self._graphs
+        unwrapped = None if self._unwrapped else gymnasium_envs_under(self.envs)
+        if unwrapped is None or not _are_alike(unwrapped, self.spec):
+            return TensorDictRows(*arguments)
+        self._gym_simulator = GymnasiumSimulator([lambda env=item.env: env for item in unwrapped])
+        return StackedRows(*arguments, self._gym_simulator, unwrapped[0].keys)
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """Gets, sets or calls an attribute of an environment, as `Simulator.invoke` does.
@@ -98,6 +108,8 @@ class EnvSimulator:
                 f"Expected a method that does not change specs, got {name}. The batch depends on the specs. "
                 f"Call it in the function that creates the environment: `lambda: GymEnv(...).{name}(...)`."
             )
+        if kind != "get" and self._tensordict_rows is not None:
+            self._tensordict_rows.settings_changed()
         with self._synced_time_limit(row):
             if kind == "set":
                 return setattr(env, name, value)
@@ -123,8 +135,10 @@ class EnvSimulator:
         if not same_metadata(meta, self.spec[row]):
             raise SpaceError(f"Expected the same specs after the restart, got other specs from {env}.")
         self.envs[row] = env
-        if self._gym_simulator is not None and (unwrapped := env._unwrapped_gym()) is not None:
-            self._gym_simulator.replace_env(row, unwrapped.env)
+        if self._gym_simulator is not None:
+            self._gym_simulator.replace_env(row, _under_transforms(env)._unwrapped_gym().env)
+        if self._tensordict_rows is not None:
+            self._tensordict_rows.settings_changed()
 
     def _synced_time_limit(self, row: int) -> AbstractContextManager[None]:
         return nullcontext() if self._gym_simulator is None else self._gym_simulator.synced_time_limit(row)
@@ -132,7 +146,7 @@ class EnvSimulator:
     def get_state(self, row: int) -> Any:
         """Returns the state of an environment and of its root TensorDict."""
         with self._synced_time_limit(row):
-            root = None if self._tensordict_rows is None else capture(self._tensordict_rows.roots[row])
+            root = None if self._tensordict_rows is None else capture(self._tensordict_rows.root_by_row()[row])
             return {"env": self.envs[row].get_state(), "root": root}
 
     def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
@@ -141,7 +155,7 @@ class EnvSimulator:
         with self._synced_time_limit(row):
             restore_env(env, lambda: env.set_state(state["env"], allow=allow))
             if self._tensordict_rows is not None and state["root"] is not None:
-                self._tensordict_rows.roots[row] = restore(None, state["root"])
+                self._tensordict_rows.root_by_row()[row] = restore(None, state["root"])
 
     def close(self) -> None:
         """Closes all environments, also if some raise.
@@ -177,6 +191,10 @@ def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[Space, Space]:
     return tensordict_spaces(metas)
 
 
+def _make_env(env_fn: EnvMaker) -> EnvBase:
+    return adapt_env(env_fn())
+
+
 def _check_env(env: object) -> None:
     if not isinstance(env, EnvBase):
         raise TypeError(
@@ -204,16 +222,26 @@ def _unwrapped_gym(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> lis
     """Returns the gymnasium environments inside the environments if each has one and all are equal, else None."""
     candidates = [env._unwrapped_gym() for env in envs]
     unwrapped = [item for item in candidates if item is not None]
-    if len(unwrapped) < len(envs) or any(meta is not metas[0] for meta in metas):
-        return None
+    return unwrapped if len(unwrapped) == len(envs) and _are_alike(unwrapped, metas) else None
+
+
+def _are_alike(unwrapped: Sequence[UnwrappedGymEnv], metas: Sequence[EnvMetaData]) -> bool:
+    """Returns whether the metadata and the spaces of all environments are equal, without opaque leaves."""
+    if any(meta is not metas[0] for meta in metas):
+        return False
     first_env = unwrapped[0]
     for item in unwrapped:
         spaces_differ = any(
             getattr(item.env, name) != getattr(first_env.env, name) for name in ("observation_space", "action_space")
         )
         if item.keys != first_env.keys or spaces_differ or not _is_flat(item.env):
-            return None
-    return unwrapped
+            return False
+    return True
+
+
+def _under_transforms(env: Any) -> Any:
+    """Returns the base of a transformed environment, and other environments unchanged."""
+    return env if env._unwrapped_gym() is not None else env.base_env
 
 
 def _is_flat(env: Any) -> bool:

@@ -188,7 +188,7 @@ class BatchedEnv(PoolOwner):
             transition = self._reset_gym(ids, kwargs)
         else:
             data = {} if tensordict is None else self._reset_data(tensordict, self._reset_inputs(masks, all_rows), ids)
-            options = {"kwargs": kwargs, "data": data} if kwargs or data else None
+            options = {"kwargs": kwargs, "data": data, "masked": bool(masks)} if kwargs or data or masks else None
             transition = self._call_pool("reset", None, options, ids)
         reset_td = self._to_own_device(codec.root_tensordict(transition))
         return reset_td if ids is None else scatter_rows(reset_td, ids, self.num_workers, self._noop_row)
@@ -231,6 +231,11 @@ class BatchedEnv(PoolOwner):
         if not any(isinstance(self._full(name), StackedComposite) for name in (*INPUTS, *OUTPUTS)):
             return super().fake_tensordict()
         return fake_rows(self._full, self.num_workers)
+
+    def select_and_clone(self, name: Key, tensor: Tensor, selected_keys: Sequence[Key] | None = None) -> Tensor | None:
+        """Returns a copy of `tensor` if `name` is one of `selected_keys`, by default of the outputs; else None."""
+        keys = [key for kind in OUTPUTS for key in self._leaf_keys(kind)] if selected_keys is None else selected_keys
+        return tensor.clone() if name in keys else None
 
     # -- steps
 

@@ -20,14 +20,14 @@ from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...simulators.gymnasium import ENV_EXCEPTIONS
 from ..base import EnvBase
-from ..keys import sorted_keys
+from ..keys import join_key, sorted_keys
 from .autograd_graphs import ByRow, Graphs
 from .entry_layout import NEXT, PICKLED, STEP, Path, Space, is_next, key_of, outputs_of, paths_of
 from .metadata import EnvMetaData
 
 Options = Mapping[str, Any]
-"""Options of a reset: "kwargs", keyword arguments for `reset`, and "data", TensorDicts with masks, states and
-observations by environment."""
+"""Options of a reset: "kwargs", keyword arguments for `reset`; "data", TensorDicts with masks, states and observations
+by environment; and "masked", whether the caller gave masks. Those that select a whole environment are not in "data"."""
 RowData = dict[int, TensorDictBase]
 """TensorDicts of environments by row."""
 
@@ -79,27 +79,43 @@ class TensorDictRows:
     ) -> StepNotes:
         """Resets the environments of `rows` and writes their observations into `out`, as `Simulator.reset` does."""
         notes = StepNotes()
-        kwargs, data_by_row = {}, {}
+        kwargs, data_by_row, is_masked = {}, {}, False
         if options:
-            kwargs, data_by_row = options["kwargs"], options["data"]
+            kwargs, data_by_row, is_masked = options["kwargs"], options["data"], options.get("masked", False)
         roots: RowData = {}
         for position, row in enumerate(self._all_rows if rows is None else rows):
             try:
                 if seeds is not None and seeds[position] is not None:
                     self._envs[row].set_seed(seeds[position])
-                self.roots[row] = roots[row] = self._reset_env(row, data_by_row.get(self._start + row), kwargs)
+                self.roots[row] = roots[row] = self._reset_env(
+                    row, data_by_row.get(self._start + row), is_masked, kwargs
+                )
             except ENV_EXCEPTIONS as error:
                 self._record_failure(row, error, notes)
         self._write(roots, out, notes, is_root=True)
         return notes
 
-    def _reset_env(self, row: int, reset_data: TensorDictBase | None, kwargs: Options) -> TensorDictBase:
+    def settings_changed(self) -> None:
+        """Tells that an attribute of an environment may have been changed."""
+
+    def root_by_row(self) -> RowData:
+        """Returns `roots`, which may be changed."""
+        return self.roots
+
+    def _reset_env(
+        self, row: int, reset_data: TensorDictBase | None, is_masked: bool, kwargs: Options
+    ) -> TensorDictBase:
         env = self._envs[row]
-        if reset_data is None:
+        if reset_data is None and not is_masked:
             return env.reset(**kwargs)
+        if reset_data is None:
+            reset_data = TensorDict({}, env.batch_size)
         reset_data = reset_data if env.device is None else reset_data.to(env.device)
         if any(reset_data.get(key, None) is not None for key in env.reset_keys):  # a partial reset keeps other entries
             reset_data = self.roots[row].copy().update(reset_data)
+        elif is_masked:  # the environment may read the mask
+            for prefix, done_key in env._done_keys_by_prefix.items():
+                reset_data[join_key(prefix, "_reset")] = torch.ones_like(env.full_done_spec[done_key].zero())
         return env.reset(reset_data, **kwargs)
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:

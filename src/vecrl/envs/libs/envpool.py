@@ -13,25 +13,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...engine.transition import AutoresetMode
-from ...errors import SpaceError, VersionError
+from ...errors import SpaceError
+from ...simulators.envpool import envpool_library, names, with_infinite_bounds
 from ...validation import parse_count
 from ..base import EnvBase
-from .gym import GymWrapper
+from .gym import GymEnv, GymWrapper
 from .gym_backends import AvailableEnvs
 from .gym_vector import Info, VectorEnvAdapter, is_envpool
-
-
-def _library() -> Any:
-    try:
-        import envpool
-    except ImportError as error:
-        raise VersionError('Expected EnvPool to be installed. pip install "vecrl[envpool]".') from error
-    return envpool
 
 
 class EnvPoolAdapter(VectorEnvAdapter):
@@ -119,7 +111,7 @@ class MultiThreadedEnvWrapper(GymWrapper):
         return env
 
     def _make_specs(self, env: Any) -> None:
-        obs_space = _with_infinite_bounds(env.single_observation_space)
+        obs_space = with_infinite_bounds(env.single_observation_space)
         super()._make_specs(SimpleNamespace(observation_space=obs_space, action_space=env.single_action_space))
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -168,7 +160,7 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         VersionError: (an ImportError) if EnvPool is not installed.
     """
 
-    available_envs: Any = AvailableEnvs()
+    available_envs: Any = AvailableEnvs(names)
 
     def __init__(
         self, num_workers: int, env_name: str, *, create_env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
@@ -176,25 +168,17 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         num_envs = parse_count("num_workers", num_workers)
         self.env_name = env_name
         self._make_options = dict(env_type="gymnasium", num_envs=num_envs, **(create_env_kwargs or {}))
-        super().__init__(_library().make(env_name, **self._make_options), **kwargs)
+        super().__init__(envpool_library().make(env_name, **self._make_options), **kwargs)
 
     def _set_seed(self, seed: int | None) -> None:
         """Makes new environments, since EnvPool takes seeds only then."""
         self._make_options["seed"] = (secrets.randbits(31) if seed is None else seed) % 2**31  # an int32 in EnvPool
         adapter: Any = self._vector
-        self._env = adapter.env = _library().make(self.env_name, **self._make_options)
+        self._env = adapter.env = envpool_library().make(self.env_name, **self._make_options)
 
     @classmethod
-    def _env_names(cls) -> list[str]:
-        return sorted(_library().list_all_envs())
-
-
-def _with_infinite_bounds(space: Any) -> Any:
-    """Replaces the smallest normal and the largest float as bounds of a space, by which EnvPool means infinity."""
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _with_infinite_bounds(sub_space) for key, sub_space in space.items()})
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        return space
-    limits, low, high = np.finfo(space.dtype), space.low, space.high
-    low, high = np.where(low == limits.tiny, -np.inf, low), np.where(high == limits.max, np.inf, high)
-    return spaces.Box(low, high, dtype=space.dtype.type)
+    def from_name(cls, name: str, num_envs: int | None = None, **kwargs: Any) -> MultiThreadedEnv:
+        """Makes environments by their registered name, one if `num_envs` is None; `kwargs` are EnvPool's."""
+        wrapper_names = ("categorical_action_encoding", *GymEnv._WRAPPER_ARGUMENTS)
+        wrapper_kwargs = {key: kwargs.pop(key) for key in wrapper_names if key in kwargs}
+        return cls(num_envs or 1, name, create_env_kwargs=kwargs, **wrapper_kwargs)

@@ -1,8 +1,8 @@
 """Environments of gymnasium and of the old gym, single or vectors, as environments over TensorDicts.
 
-Observations that are no dict are under "observation"; dict observations keep their keys. Actions of discrete spaces are
-one-hot unless requested otherwise. Arrays that an environment may write again later are copied. This module must not
-know other libraries of `envs.libs`.
+Observations that are no dict are under "observation", or "pixels" if they are images; dict observations keep their
+keys. Actions of discrete spaces are one-hot unless requested otherwise. Arrays that an environment may write again
+later are copied. This module must not know other libraries of `envs.libs`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from torch import Tensor
 
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
-from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, make, make_wrapped
+from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, is_image_space, make_wrapped, maker
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
+from ..aliases import lazy_names
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import UnwrappedGymEnv
 from ..fast_paths import bypassed_by, overrides_bypassed
 from ..gym_like import Encoder, GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
-from ..gym_outputs import to_leaf_array
 from ..keys import FLAGS
+from ..library_env import ENV_ARGUMENTS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
 from ..spec_store import derived
-from .gym_arrays import GymArrays, step_frames
-from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, set_gym_backend
-from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
+from .gym_arrays import GymArrays, encode_checked, step_frames
+from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, registered_names, set_gym_backend
+from .gym_spaces import convert_action_space, observation_keys_of, register_gym_spec_conversion
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, num_rows_of, single_spaces_of
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
     "register_gym_spec_conversion",
     "set_gym_backend",
 ]
+
+__getattr__ = lazy_names(__name__)
 
 
 class GymWrapper(GymLikeEnv):
@@ -60,7 +63,8 @@ class GymWrapper(GymLikeEnv):
     Args:
         env: a `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).
         categorical_action_encoding: encode discrete actions and observations as indices, not as one-hot rows.
-        from_pixels: add rendered frames under "pixels", uint8 `[H, W, C]`; the render mode must be "rgb_array".
+        from_pixels: add rendered frames under "pixels", uint8 `[H, W, C]`; the render mode must be "rgb_array". If
+            observations are images, from 0 to 255 with three channels, they are under "pixels" in any case.
         pixels_only: return the frames instead of the environment's observations, not beside them.
         frame_skip: number of steps of the environment per step; their rewards are summed.
         missing_obs_value: the value of final observations that a vector environment does not return.
@@ -123,23 +127,27 @@ class GymWrapper(GymLikeEnv):
     def _make_specs(self, env: Any) -> None:
         vector = self._vector
         spec_device = self.device or torch.device("cpu")
-        conversion_options: dict[str, Any] = {"device": spec_device, "categorical": self._categorical}
+        to_spec = partial(spec_from_gym, device=spec_device, categorical=self._categorical, merge_equal=True)
         obs_space, action_space = single_spaces_of(env)
         self._layout = Layout(obs_space) if vector is None else vector.layout
-        obs_spec = spec_from_gym(obs_space, **conversion_options)
+        obs_spec = to_spec(obs_space)
+        is_image = is_image_space(obs_space)
+        self.from_pixels = self.from_pixels or is_image
+        obs_key = "pixels" if is_image else "observation"
         self.observation_spec = self._batched(
-            obs_spec if isinstance(obs_spec, Composite) else Composite(observation=obs_spec)
+            obs_spec if isinstance(obs_spec, Composite) else Composite({obs_key: obs_spec})
         )
-        action_spec = spec_from_gym(action_space, **conversion_options)
+        action_space, self._restore_action = convert_action_space(obs_space, action_space)
+        action_spec = to_spec(action_space)
         self.action_spec = self._batched(action_spec)
         self._dict_actions = isinstance(action_spec, Composite)
-        self._tuples = find_tuple_spaces(action_space)
         self.reward_spec = self._batched(self._reward_spec(spec_device))
         flags = {flag: Categorical(2, (1,), device=spec_device, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
-        self._obs_keys = observation_keys_of(self._layout)
+        self._obs_keys = [(obs_key,)] if is_image else observation_keys_of(self._layout, self.action_keys)
         self._action_key = next(iter(self.action_keys), "action")
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
+        is_plain = is_plain and self.reward_spec.shape == (1,)
         self._has_fast_step = is_plain and vector is None and not overrides_bypassed(type(self), "_fast_step")
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
         pairs = zip(self._obs_keys, self._layout.leaves, strict=True)
@@ -149,9 +157,8 @@ class GymWrapper(GymLikeEnv):
         """Returns a function that converts a leaf of an observation (of all rows, for a vector) to its tensor."""
         vector = self._vector
         count, copy = ((), True) if vector is None else ((vector.num_envs,), not vector.returns_copies)
-        return fast_encoder(spec, leaf.dtype, copy, partial(_encode_checked, spec, leaf, count))
+        return fast_encoder(spec, leaf.dtype, copy, partial(encode_checked, spec, leaf, count))
 
-    @bypassed_by("_fast_step")
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
 
@@ -171,7 +178,7 @@ class GymWrapper(GymLikeEnv):
     def read_action(self, action: Tensor | TensorDictBase | None) -> Any:
         """Converts an action, a tensor or a TensorDict of several, to an element of the environment's action space."""
         numpy_action = super().read_action(action)
-        return restore_tuples(numpy_action, self._tuples) if self._tuples else numpy_action
+        return numpy_action if self._restore_action is None else self._restore_action(numpy_action)
 
     @bypassed_by("_rollout_at_once", "_unwrapped_gym")
     def _reset_env(self, **kwargs: object) -> Any:
@@ -283,10 +290,10 @@ class GymWrapper(GymLikeEnv):
     def _has_array_steps(self) -> bool:
         """Whether `GymArrays` does the same as `_step`, unless a subclass overrides a method."""
         has_hooks = bool(self.info_dict_reader) or self._self_reset is not None
-        return self._has_fast_step and not has_hooks and not self._layout.opaque
+        return self._has_fast_step and self._restore_action is None and not has_hooks and not self._layout.opaque
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks and not self._tuples
+        is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks
         if not is_plain or overrides_bypassed(type(self), "_unwrapped_gym"):
             return None
         return UnwrappedGymEnv(self._env, tuple(self._obs_keys))
@@ -329,7 +336,7 @@ class GymEnv(GymWrapper):
     """A gymnasium environment, or several, made by name; see `GymWrapper`.
 
     Args:
-        env_name: the name for `make` of the current backend, see `set_gym_backend`.
+        env_name: the name for `make` of the current backend, see `set_gym_backend`; or one with a simulator's prefix.
         categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
         num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None or 0 for a
             single environment without batch dimensions.
@@ -341,6 +348,7 @@ class GymEnv(GymWrapper):
 
     Attributes:
         available_envs: class attribute, the names of the environments that the current backend can make.
+        env_name: the name, as it was given.
 
     >>> GymEnv("Pendulum-v1", g=9.81).rollout(5).shape
     torch.Size([5])
@@ -348,11 +356,9 @@ class GymEnv(GymWrapper):
     torch.Size([3, 5])
     """
 
-    available_envs: Any = AvailableEnvs()
-    _WRAPPER_ARGUMENTS = (
-        *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),
-        *("auto_reset_replace", "convert_actions_to_numpy", "missing_obs_value"),
-    )
+    available_envs: Any = AvailableEnvs(registered_names)
+    excluded_from_state = ("_constructor_kwargs",)
+    _WRAPPER_ARGUMENTS = (*ENV_ARGUMENTS, "convert_actions_to_numpy", "missing_obs_value")
 
     def __init__(
         self,
@@ -374,20 +380,17 @@ class GymEnv(GymWrapper):
             "pixels_only": pixels_only,
             "frame_skip": frame_skip,
         }
-        kwargs.update(library=self._library(), from_pixels=from_pixels)
+        make_env = maker(env_name, self._library(), from_pixels=from_pixels, **kwargs)
         num_rows = num_rows_of(num_envs, num_workers)
         if num_rows is not None:
-            make_env = partial(make_wrapped, env_name, kwargs, pixel_options, self._vector_reward)
+            make_env = partial(make_wrapped, make_env, pixel_options, self._vector_reward)
             env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers or None, ray_options), {}
         else:
-            env = make(env_name, **kwargs)
+            env = make_env()
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
-        self.from_pixels, self.pixels_only = from_pixels, pixels_only
-
-    @classmethod
-    def _env_names(cls) -> list[str]:
-        registry: Any = gym_backend("envs").registry
-        return sorted(registry if isinstance(registry, dict) else [spec.id for spec in registry.all()])
+        self.from_pixels, self.pixels_only = from_pixels or self.from_pixels, pixels_only
+        self.env_name = env_name
+        self._constructor_kwargs = {**kwargs, "env_name": env_name}  # scripts read it
 
     @classmethod
     def _library(cls) -> str:
@@ -396,7 +399,3 @@ class GymEnv(GymWrapper):
 
 
 _FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
-
-
-def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: object) -> object:
-    return spec.encode(to_leaf_array(value, leaf, *batch_shape))

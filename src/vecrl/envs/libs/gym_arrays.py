@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.space_layout import Layout, Leaf
+from ...specs import TensorSpec
 from ..gym_outputs import step_output_error, to_float, to_leaf_array
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
@@ -86,3 +87,8 @@ def _leaf_reader(leaf: Leaf) -> Callable[[Any], Any]:
 def _read_leaf(leaf: Leaf, shape: tuple[int, ...], dtype: object, scalar_types: tuple[type, ...], value: object) -> Any:
     is_array = type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
     return value if is_array or type(value) in scalar_types else to_leaf_array(value, leaf)
+
+
+def encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: object) -> object:
+    """Returns the tensor of a leaf of an observation, after a check of its shape and dtype."""
+    return spec.encode(to_leaf_array(value, leaf, *batch_shape))

@@ -5,7 +5,7 @@ This module imports the libraries; it must not know environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
@@ -34,6 +34,12 @@ def gym_backend(submodule: str | None = None) -> ModuleType:
     """
     module = _current_backend or DEFAULT_GYM
     return module if submodule is None else import_module(f"{module.__name__}.{submodule.lstrip('.')}")
+
+
+def registered_names() -> list[str]:
+    """Returns the names of all environments of the selected library, sorted."""
+    registry: Any = gym_backend("envs").registry
+    return sorted(registry if isinstance(registry, dict) else [spec.id for spec in registry.all()])
 
 
 class set_gym_backend:
@@ -109,7 +115,17 @@ def _activate(module: ModuleType | None) -> None:
 
 
 class AvailableEnvs:
-    """Descriptor that returns `_env_names()` of the class: the names of the environments that can be made."""
+    """Class attribute that lists the environments that can be made; empty if their library is not installed.
 
-    def __get__(self, owner: object, cls: Any = None) -> list[str]:
-        return cls._env_names()
+    Args:
+        names: returns the names; raises ImportError if the library is missing.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[Any]]):
+        self._names = names
+
+    def __get__(self, owner: object, cls: Any = None) -> list[Any]:
+        try:
+            return list(self._names())
+        except ImportError:
+            return []

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 
-from ...errors import VersionError
 from ...simulators.gym_factory import RewardInInfo
+from ...simulators.gymnasium_plugins import PLUGINS, names
 from ...specs import TensorSpec, Unbounded
 from ...specs.convert.dtypes import torch_dtype
 from ..gym_like import StepOutput
 from .gym import GymEnv, GymWrapper
-
-
-def _library() -> Any:
-    try:
-        import mo_gymnasium
-    except ImportError as error:
-        raise VersionError('Expected mo-gymnasium to be installed. pip install "vecrl[mo-gym]".') from error
-    return mo_gymnasium
+from .gym_backends import AvailableEnvs
 
 
 class MOGymWrapper(GymWrapper):
@@ -60,11 +53,8 @@ class MOGymEnv(GymEnv, MOGymWrapper):
         VersionError: if mo-gymnasium is not installed.
     """
 
-    @classmethod
-    def _library(cls) -> str:
-        return _library().__name__
+    available_envs: Any = AvailableEnvs(partial(names, "mo"))
 
     @classmethod
-    def _env_names(cls) -> list[str]:
-        library = cls._library()
-        return sorted(name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(library))
+    def _library(cls) -> str:
+        return PLUGINS["mo"].load().__name__

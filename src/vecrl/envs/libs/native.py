@@ -17,8 +17,8 @@ from torch import Tensor
 from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
-from ...simulators.native.base import NativeState, env_first
 from ...simulators.native.counter_rng import keys_of
+from ...simulators.native.state import NativeState, env_first
 from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
@@ -47,8 +47,9 @@ class NativeEnv(EnvBase):
         categorical_action_encoding: discrete actions as indices `[*batch]`, not as one-hot rows `[*batch, options]`.
         device: the device of all computations and tensors; None for the CPU.
         run_type_checks, spec_locked: see `EnvBase`.
+        compile: compile the step of the task and its resets into one region, which needs a batch size.
         kwargs: arguments of `vecrl.simulators.native.NativeSimulator`: `dtype`, `max_episode_steps`, `render_mode`,
-            `check_actions`, `compile` (which needs a batch size).
+            `check_actions`, `arrays`, and the physical constants of the task.
 
     Entries: "observation" `[*batch, k]`, "reward" `[*batch, 1]`, "done", "terminated" and "truncated" `[*batch, 1]`; a
     time limit truncates. "next" holds the true successors, final observations included. On a GPU, neither a step nor a
@@ -56,6 +57,7 @@ class NativeEnv(EnvBase):
 
     Raises:
         ValueError: if the name is unknown, or arguments contradict each other.
+        TypeError: if an argument is unknown, or `compile` is no bool.
 
     >>> env = NativeEnv("CartPole-v1", 3)
     >>> env.rollout(5, break_when_any_done=False)["next", "observation"].shape
@@ -77,16 +79,22 @@ class NativeEnv(EnvBase):
         device: Device = None,
         run_type_checks: bool = False,
         spec_locked: bool = True,
+        compile: bool = False,  # noqa: A002 -- torch's name for it
         **kwargs: Any,
     ):
         num_envs = parse_optional_count("num_envs", num_envs)
+        if not isinstance(compile, bool):
+            raise TypeError(
+                f"Expected compile to be True or False, got {compile!r}. Native tasks compile their step themselves, "
+                "so omit the options of torch.compile."
+            )
         if num_envs is not None and batch_size is not None and torch.Size(batch_size) != (num_envs,):
             raise ValueError(
                 f"Expected num_envs or batch_size, got num_envs={num_envs} and batch_size={batch_size}, which "
                 "contradict each other. Give one of them."
             )
         is_free = num_envs is None and batch_size is None
-        if is_free and kwargs.get("compile"):
+        if is_free and compile:
             raise ValueError(
                 "Expected num_envs or batch_size with compile=True, which compiles for one size, got neither. Give one."
             )
@@ -100,7 +108,7 @@ class NativeEnv(EnvBase):
         )
         self._batch_locked, self._supports_set_state = not is_free, is_free
         self.env_name = env_name
-        self._kwargs = kwargs
+        self._kwargs = {**kwargs, "compile": True} if compile else kwargs
         self._one_hot = not categorical_action_encoding
         self._state: NativeState | None = None
         self.simulator = self._make_simulator()
@@ -334,16 +342,15 @@ class _NativeArrays:
                 out.add_first_obs(t + 1, ..., [first_obs])
             return done
         # On the CPU, flags are read at no cost, so that first observations are computed only for rows that are done
-        reward, terminated, truncated, state, steps = simulator.move_rows(action, rows.state, rows.steps)
-        out.next_obs[0][t], out.reward[t] = simulator.observe(state).t(), reward
-        self.rows = NativeState(state, steps, rows.episodes, rows.keys)
-        row_index = torch.logical_or(terminated, truncated).nonzero().squeeze(-1)
+        step, self.rows = simulator.step_rows(action, rows)
+        out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
+        row_index = torch.logical_or(step.terminated, step.truncated).nonzero().squeeze(-1)
         if not len(row_index):
             return False
-        out.add_flags(t, terminated, truncated)
+        out.add_flags(t, step.terminated, step.truncated)
         if reset_done:
-            self.rows, new_state = simulator.restart_selected_rows(row_index, self.rows)
-            out.add_first_obs(t + 1, row_index, [simulator.observe(new_state).t()])
+            self.rows, first_obs = simulator.restart_selected_rows(row_index, self.rows)
+            out.add_first_obs(t + 1, row_index, [first_obs])
         return True
 
 

@@ -5,6 +5,7 @@ Each module lists its public names in `__all__`; they are public here too.
 
 # ruff: noqa: F403 (the `__all__` of each module lists the names)
 
+from ..aliases import lazy_names
 from . import (
     action_mask,
     actions,
@@ -28,6 +29,7 @@ from . import (
     keys,
     kl_reward,
     module_transform,
+    observation_transform,
     pretrained,
     primer,
     rewards,
@@ -62,6 +64,7 @@ from .images import *
 from .keys import *
 from .kl_reward import *
 from .module_transform import *
+from .observation_transform import *
 from .pretrained import *
 from .primer import *
 from .rewards import *
@@ -96,6 +99,7 @@ __all__ += function_transform.__all__
 __all__ += images.__all__
 __all__ += keys.__all__
 __all__ += module_transform.__all__
+__all__ += observation_transform.__all__
 __all__ += pretrained.__all__
 __all__ += kl_reward.__all__
 __all__ += primer.__all__
@@ -108,3 +112,5 @@ __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__
 __all__ += vecnorm_v2.__all__
+
+__getattr__ = lazy_names(__name__)

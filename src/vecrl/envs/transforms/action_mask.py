@@ -29,7 +29,8 @@ class ActionMask(Transform):
 
     Args:
         action_key: the key of discrete actions (`Categorical`, `OneHot`, `MultiCategorical` or `MultiOneHot`).
-        mask_key: the key of the masks, `[*batch, ..., options]` bool, as the spec's `update_mask` takes them.
+        mask_key: the key of the masks, `[*batch, ..., options]` bool, as the spec's `update_mask` takes them. If an
+            action is one of all combinations of several choices, `[*batch, options 1, options 2, …]`.
 
     Raises:
         SpaceError: on use, if the actions have another spec.
@@ -64,7 +65,7 @@ class ActionMask(Transform):
 
     def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
         """Returns the action specs with the masks in `tensordict` applied."""
-        mask = tensordict.get(self.mask_key, None)
+        mask: Tensor | None = tensordict.get(self.mask_key, None)
         spec = specs.get(self.action_key, None)
         if mask is None or spec is None:
             return specs
@@ -72,7 +73,7 @@ class ActionMask(Transform):
         if len(specs.shape) < len(batch):  # an environment that accepts any batch size
             specs = specs.expand(*batch, *specs.shape).clone()
             spec = specs[self.action_key]
-        spec.update_mask(mask)
+        spec.update_mask(_one_flag_per_option(mask, spec))
         return specs
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -92,7 +93,7 @@ class ActionMask(Transform):
             return
         if masks and previous.get(self.mask_key, None) is not None:
             mask = masks.select(current.select(self.mask_key), previous).get(self.mask_key)
-        spec.update_mask(mask)
+        spec.update_mask(_one_flag_per_option(mask, spec))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns stored data unchanged. Raises a RuntimeError outside an environment."""
@@ -115,3 +116,12 @@ class ActionMask(Transform):
             )
         self._masked_spec = spec
         return action_spec
+
+
+def _one_flag_per_option(mask: Any, spec: Any) -> Tensor:
+    """Flattens a mask of combinations, `[..., n_1, n_2, …]`, for a spec of one choice among all combinations."""
+    if not isinstance(spec, Categorical | OneHot):
+        return mask
+    dims = spec.ndim - isinstance(spec, OneHot)  # of the mask, before those of the options
+    is_joint = mask.ndim > dims + 1 and mask.shape[dims:].numel() == spec.n
+    return mask.flatten(dims) if is_joint else mask

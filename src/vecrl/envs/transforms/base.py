@@ -10,7 +10,6 @@ with the transforms before this one. Keys and containers are in `.part`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -23,10 +22,11 @@ from ...specs import Composite, TensorSpec
 from ..keys import Key, split_key
 from ..row_masks import Prefix, RowMasks
 from .part import Keys, Part, overrides
+from .ragged_entries import map_parts, parts_of
 from .spec_hooks import KINDS, accept_leaves
 from .spec_probe import infer_spec
 
-__all__ = ["ObservationTransform", "Transform"]
+__all__ = ["Transform"]
 
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
 
@@ -74,13 +74,17 @@ class Transform(Part):
     preserves_done = False
     """Whether the transform never clears a done flag, so that ended rows may be reset in the command of the step."""
     elementwise = False
-    """Whether each value depends only on the input of its own step, so that a rollout can be changed at once."""
+    """Whether each value depends only on the input of its own step, so that a rollout can be changed at once.
+
+    Environments in a batch with equal settings are then changed at once too, by the transform of one of them.
+    """
 
     invertible = False
     """Whether the class defines `_inv_apply_transform`, by which it changes the inputs `in_keys_inv`."""
     enable_inv_on_reset = False
     """Whether the inputs of resets are changed too, by `inv`. Transforms without a state between steps always do."""
 
+    _takes_parts = False  # whether entries with other shapes in other rows can be changed part by part
     _env_only = ""  # what to do with a transform that cannot change stored data
     _kinds: tuple[str, ...] = KINDS  # of specs that the default keys are for
     _checked_keys: tuple[str, ...] = ("in_keys", "in_keys_inv")  # that must exist in an environment
@@ -122,7 +126,14 @@ class Transform(Part):
     ) -> TensorDictBase:
         """Sets the second key of each pair to `function` of the entry at the first, in place, and returns `td`."""
         for key, new_key in pairs:
-            value = td.get(key, None)
+            try:
+                value = td.get(key, None)
+            except RuntimeError:  # the entry has other shapes in other rows
+                if not self._takes_parts:
+                    raise
+                for part, *pair in parts_of(td, key, new_key):
+                    self._set_entries(part, [(pair[0], pair[1])], function)
+                continue
             if value is not None:
                 td.set(new_key, function(value))
             elif not self._allow_missing:
@@ -198,6 +209,14 @@ class Transform(Part):
         return self.elementwise and applies_to_resets and self._has_no_step_hooks
 
     @property
+    def rows_are_independent(self) -> bool:
+        """Whether a step needs nothing but its TensorDicts, and each row of the result only the same row of them.
+
+        Then the transform of one environment can be applied to the rows of several.
+        """
+        return self.elementwise and self._has_no_step_hooks and not self._changes_layout
+
+    @property
     def _has_no_step_hooks(self) -> bool:
         """Whether no subclass of the class that defines `_apply_to_rollout` overrides `_step` or a reset method."""
         defining_class = next(cls for cls in type(self).__mro__ if "_apply_to_rollout" in vars(cls))
@@ -222,17 +241,7 @@ class Transform(Part):
                 f"Expected a TensorDict as input of {type(self).__name__}, got {tensordict!r:.80}. Put it into a "
                 f"TensorDict."
             )
-        try:
-            return super().__call__(tensordict)
-        except (LookupError, ValueError, RuntimeError) as error:
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if not caller.startswith("torchrl."):
-                raise
-            raise TypeError(
-                f"Expected {type(self).__name__} of vecrl in vecrl.envs.TransformedEnv, got a call by TorchRL "
-                f"({caller}), which passes it single outputs of steps, as to a function. Use the TransformedEnv of "
-                "vecrl, or the transform of TorchRL."
-            ) from error
+        return super().__call__(tensordict)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the entries `in_keys` of stored data in place and returns it.
@@ -313,7 +322,7 @@ class Transform(Part):
             for in_key, out_key in self._key_pairs:
                 spec = specs.get(in_key, None)
                 if spec is not None:
-                    specs[out_key] = self._spec(spec)
+                    specs[out_key] = self._map_spec(self._spec, spec)
         return specs
 
     def _inverse_spec(self, specs: Composite) -> Composite:
@@ -323,8 +332,12 @@ class Transform(Part):
             if spec is not None:
                 if out_key != in_key:
                     del specs[in_key]
-                specs[out_key] = self._inv_spec(spec)
+                specs[out_key] = self._map_spec(self._inv_spec, spec)
         return specs
+
+    def _map_spec(self, function: Callable[[TensorSpec], TensorSpec], spec: TensorSpec) -> TensorSpec:
+        """Returns the result of `_spec` or `_inv_spec` for the spec of an entry, or for each of its parts."""
+        return map_parts(function, spec) if self._takes_parts else function(spec)
 
     def _to_parent_layout(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns a TensorDict with the rows and keys that the user sees in the layout of the parent.
@@ -386,32 +399,3 @@ class StatelessTransform(Transform):
 
     preserves_done = True
     _resets_like_steps = True
-
-
-class ObservationTransform(StatelessTransform):
-    """The base of transforms of observations. The default `in_keys` are all observations of the environment.
-
-    Args:
-        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `Transform`.
-
-    Raises:
-        ValueError: on use with stored data, if there are neither `in_keys` nor an environment.
-    """
-
-    _kinds = ("observation", "action", "state")
-
-    def _default_in_keys(self) -> list[Key]:
-        parent = self.parent
-        return [] if parent is None else list(parent.observation_keys)
-
-    def _removable(self, keys: list[Key]) -> list[Key]:
-        """Returns the keys that the next step of the environment does not need."""
-        parent = self.parent
-        return keys if parent is None else [key for key in keys if key not in parent.state_keys]
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._in_keys is None and self.container is None:
-            raise ValueError(
-                f"Expected {type(self).__name__} outside an environment to have in_keys, got none. Give in_keys."
-            )
-        return self._call(tensordict)

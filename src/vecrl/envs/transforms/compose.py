@@ -7,7 +7,7 @@ from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, Self
 
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite
@@ -77,6 +77,8 @@ class Compose(Transform):
     """
 
     transforms = SubmoduleAttribute[nn.ModuleList]()
+    excluded_from_state = (*Transform.excluded_from_state, "_inverted")
+    _inverted: list[TensorDictBase] = []
 
     def __init__(self, *trsfs: TransformLike):
         super().__init__()
@@ -161,14 +163,18 @@ class Compose(Transform):
     def supports_rollout(self) -> bool:
         return all(transform.supports_rollout for transform in self)
 
+    @property
+    def rows_are_independent(self) -> bool:
+        return all(transform.rows_are_independent for transform in self)
+
     @cached_property
     def _changes_layout(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         return any(transform._changes_layout for transform in self)
 
     @cached_property
     def _converts_inputs(self) -> bool:
-        """Whether some transforms get inputs in another layout than the user gives."""
-        return len(self._parts) > 1 and self._changes_layout
+        """Whether some transforms get other inputs than the user gives."""
+        return any(transform._has_inverse or transform._changes_layout for transform in self._parts[1:])
 
     @property
     def _has_inverse(self) -> bool:
@@ -185,17 +191,33 @@ class Compose(Transform):
             for transform in self._parts:
                 next_tensordict = transform._step(tensordict, next_tensordict)
             return next_tensordict
-        input_tds = [tensordict]  # of the transforms, each in the layout of its outputs, from the last to the first
-        for transform in reversed(self._parts[1:]):
-            input_tds.append(transform._to_parent_layout(input_tds[-1]))
-        for transform, input_td in zip(self._parts, reversed(input_tds), strict=True):
+        for transform, input_td in zip(self._parts, reversed(self._pop_inputs(tensordict)), strict=True):
             next_tensordict = transform._step(input_td, next_tensordict)
         return next_tensordict
+
+    def _pop_inputs(self, tensordict: TensorDictBase) -> list[TensorDictBase]:
+        """Returns the input of each transform, from the last to the first: what the inverses of later ones returned.
+
+        Args:
+            tensordict: the input that the user gave, which may have a mask "_step".
+        """
+        inverted, vars(self)["_inverted"] = self._inverted, []
+        mask, inputs = tensordict.get("_step", None), [tensordict]
+        for position, transform in enumerate(reversed(self._parts[1:])):
+            if len(inverted) != len(self._parts) - 1:  # this is no step of the environment
+                inputs.append(transform._to_parent_layout(inputs[-1]))
+            elif mask is None:
+                inputs.append(inverted[position])
+            else:
+                if transform._changes_layout:
+                    mask = transform._to_parent_layout(TensorDict({"_step": mask}, inputs[-1].batch_size)).get("_step")
+                inputs.append(inverted[position].copy().set("_step", mask))
+        return inputs
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         for transform in self._parts:  # the input has the layout of the parent
             tensordict_reset = transform._reset(tensordict, tensordict_reset)
-            tensordict = transform._from_parent_layout(tensordict) if self._converts_inputs else tensordict
+            tensordict = transform._from_parent_layout(tensordict) if self._changes_layout else tensordict
         return tensordict_reset
 
     _reset_env_preprocess = _fold("_reset_env_preprocess", from_last=True)
@@ -243,10 +265,13 @@ class Compose(Transform):
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the input of the environment, or the data to store, by each transform from last to first."""
         tensordict = tensordict.copy()
+        inverted: list[TensorDictBase] = []
         for transform in reversed(self._parts):
             tensordict = transform.inv(tensordict)
             if tensordict is None:  # there is no data to store yet
                 break
+            inverted.append(tensordict)
+        vars(self)["_inverted"] = inverted[:-1] if self._converts_inputs else []
         return tensordict
 
     def __repr__(self) -> str:

@@ -123,7 +123,7 @@ class ConditionalPolicySwitch(Conditional):
         if not any_true(rows):
             return next_tensordict
         parent = self._require_parent()
-        rows = rows & ~rows_done(next_tensordict, parent.done_prefixes)
+        rows = rows & ~rows_done(next_tensordict, parent.outer_done_prefixes)
         if (mask := tensordict.get("_step", None)) is not None:
             rows = rows & mask.reshape(rows.shape)
         if not any_true(rows):

@@ -86,6 +86,10 @@ class Tracker(Transform):
     def supports_rollout(self) -> bool:
         return self._has_no_step_hooks
 
+    @property
+    def rows_are_independent(self) -> bool:
+        return self._has_no_step_hooks
+
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         for source_key, key in self._tracked_keys:
             before_step, after_step = self._trajectory(self._of(next_td, source_key), is_first)

@@ -11,9 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec
-from ..keys import Key
+from ..keys import Key, split_key
 from .base import StatelessTransform
 from .part import Keys
+from .ragged_entries import part_leaves
 
 __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
 
@@ -37,6 +38,7 @@ class DTypeCastTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_parts = True
 
     def __init__(
         self,
@@ -116,9 +118,9 @@ class DTypeCastTransform(StatelessTransform):
 
 
 def _cast(td: TensorDictBase, dtype_in: torch.dtype, dtype_out: torch.dtype) -> TensorDictBase:
-    for key, value in list(td.items(include_nested=True, leaves_only=True)):
+    for part, key, value in part_leaves(td):
         if isinstance(value, Tensor) and value.dtype == dtype_in:
-            td.set(key, value.to(dtype_out))
+            part.set(split_key(key)[1], value.to(dtype_out))
     return td
 
 
@@ -151,6 +153,7 @@ class DeviceCastTransform(StatelessTransform):
         RuntimeError: on use with inputs, if `orig_device` is neither given nor known.
     """
 
+    _takes_parts = True
     preserves_done = False  # done flags may be on another device than the ones that the user sees
 
     def __init__(

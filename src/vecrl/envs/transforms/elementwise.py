@@ -14,8 +14,8 @@ from ...errors import SpaceError
 from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
 from ..keys import Key
-from .base import ObservationTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
+from .observation_transform import ObservationTransform
 from .part import Keys
 from .spec_probe import probe_output
 
@@ -113,6 +113,7 @@ class ObservationNorm(ObservationTransform):
     """
 
     elementwise = True
+    _takes_parts = True
     loc: Tensor | None
     scale: Tensor | None
 
@@ -194,8 +195,8 @@ class ObservationNorm(ObservationTransform):
                 f"Check the values of the entry."
             )
         deviation = deviation.clamp_min(self.eps)
-        self.loc = mean if self.standard_normal else -mean / deviation
         self.scale = deviation if self.standard_normal else 1 / deviation
+        self.loc = mean if self.standard_normal else -mean * self.scale
         self._invalidate()
 
     def _collect_values(self, steps: int, key: Key, dim: int) -> Tensor:
@@ -282,6 +283,7 @@ class ClipTransform(ObservationTransform):
     """
 
     elementwise = True
+    _takes_parts = True
     low: Tensor
     high: Tensor
 
@@ -321,6 +323,7 @@ class SignTransform(ObservationTransform):
     """
 
     elementwise = True
+    _takes_parts = True
 
     def __init__(
         self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None

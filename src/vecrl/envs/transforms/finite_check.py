@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from .base import StatelessTransform
+from .ragged_entries import part_leaves
 
 __all__ = ["FiniteTensorDictCheck"]
 
@@ -38,11 +39,7 @@ class FiniteTensorDictCheck(StatelessTransform):
 
 def _not_finite(td: TensorDictBase) -> Iterator[tuple[Any, int, int]]:
     """Yields each entry with numbers that are not finite: its key, the count of these numbers, and its size."""
-    if isinstance(td, LazyStackedTensorDict):  # its entries may have different shapes by row
-        for row in td.tensordicts:
-            yield from _not_finite(row)
-        return
-    for key, value in td.items(include_nested=True, leaves_only=True):
+    for _, key, value in part_leaves(td):
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
             finite = value.isfinite()
             if not bool(finite.all()):

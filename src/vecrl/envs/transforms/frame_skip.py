@@ -48,7 +48,7 @@ def further_steps(
         are stepped, `[*batch]` bool.
     """
     for action in actions:
-        stopped = rows_done(next_td, env.done_prefixes)
+        stopped = rows_done(next_td, env.outer_done_prefixes)
         if mask is not None:
             stopped |= ~mask.reshape(stopped.shape)
         some_stopped = any_true(stopped)
@@ -263,7 +263,7 @@ class NoopResetEnv(Transform):
             root = parent.step_mdp(
                 parent.step(with_action if bool(running.all()) else with_action.set("_step", running))
             )
-            is_over = running & rows_done(root, parent.done_prefixes)
+            is_over = running & rows_done(root, parent.outer_done_prefixes)
             if bool(is_over.any()):
                 root = parent.reset(_with_masks(parent, root, is_over))
             steps_left = steps_left - running.long()

@@ -1,17 +1,18 @@
-"""`FunctionTransform`: uses plain functions over TensorDicts as transforms, and refuses TorchRL's transforms.
+"""`FunctionTransform`: uses plain functions over TensorDicts as transforms. `as_transform` finds what else may be one.
 
 It must not know environments, and it must not import TorchRL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
+from ..adapters import adapt_transform
 from ..keys import Key
 from .base import Transform
 from .spec_probe import common_shape, resize_dynamic
@@ -79,11 +80,15 @@ class FunctionTransform(OutputTransform):
 
 
 def as_transform(transform: TransformLike) -> Transform:
-    """Returns a transform unchanged, and a function as a `FunctionTransform`.
+    """Returns a transform unchanged, one of another library by its adapter, and a function as a `FunctionTransform`.
+
+    An `nn.Sequential` with transforms in it becomes a `Compose`.
 
     Raises:
-        TypeError: `transform` is neither, or it is a transform of TorchRL.
+        TypeError: `transform` is neither, or it is a module that contains a transform of TorchRL.
     """
+    if not isinstance(transform, Transform):
+        transform = adapt_transform(transform)
     if isinstance(transform, Transform):
         if "_modules" not in vars(transform):  # a module of torch has it after its own constructor
             raise TypeError(
@@ -91,7 +96,12 @@ def as_transform(transform: TransformLike) -> Transform:
                 "it as the first line."
             )
         return transform
-    _refuse_torchrl_transforms(transform)
+    if isinstance(transform, nn.Sequential) and any(map(_is_transform, transform)):
+        from .compose import Compose  # which imports this module
+
+        return Compose(*transform)
+    if isinstance(transform, nn.Module) and any(map(_is_transform, transform.modules())):
+        raise torchrl_transform_error(transform.modules())
     if isinstance(transform, type):
         raise TypeError(f"Expected a transform, got the class {transform.__name__}. Create an instance of it.")
     if callable(transform):
@@ -99,28 +109,25 @@ def as_transform(transform: TransformLike) -> Transform:
     raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
 
 
-def _refuse_torchrl_transforms(transform: object) -> None:
-    """Raises an error for transforms of TorchRL, and for modules that contain one.
+def torchrl_transform_error(parts: Iterable[object]) -> TypeError:
+    """Returns the error for transforms of TorchRL among `parts` that vecrl cannot call as TorchRL does.
 
-    Called as functions, they would do nothing, or reset entries that they should keep (a primer at each step).
-
-    Raises:
-        TypeError: `transform` is or contains such a transform. The message names the transforms of vecrl with equal
-            names.
+    The message names the transforms of vecrl with equal names.
     """
-    parts = transform.modules() if isinstance(transform, nn.Module) else [transform]
     names = list(dict.fromkeys(name for name in map(_torchrl_name, parts) if name is not None))
-    if not names:
-        return
     own_names = _names_of_subclasses(Transform)
     available = ", ".join(f"vecrl.envs.{name}" for name in names if name in own_names)
     missing = ", ".join(name for name in names if name not in own_names)
-    raise TypeError(
+    return TypeError(
         f"Expected transforms of vecrl, got TorchRL's {', '.join(names)}. "
         + (f"Use {available}." if available else "")
         + (" " if available and missing else "")
         + (f"vecrl has no {missing} yet: derive one from vecrl.envs.Transform." if missing else "")
     )
+
+
+def _is_transform(part: object) -> bool:
+    return isinstance(part, Transform) or _torchrl_name(part) is not None
 
 
 def _torchrl_name(part: object) -> str | None:

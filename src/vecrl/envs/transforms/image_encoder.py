@@ -16,8 +16,8 @@ from ...errors import SpaceError
 from ...specs import Composite, Unbounded
 from ..keys import Key
 from ..step_mdp import as_keys
-from .base import ObservationTransform
 from .images import ToTensorImage
+from .observation_transform import ObservationTransform
 from .part import Keys
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet

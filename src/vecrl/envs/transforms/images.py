@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
-from .base import ObservationTransform
+from .functional import rgb_to_grayscale
+from .observation_transform import ObservationTransform
 from .part import Keys
 from .spec_probe import probe_output
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 
-_GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _ANTIALIASED = ("bilinear", "bicubic")
 
@@ -42,6 +42,10 @@ class ImageTransform(ObservationTransform):
     @property
     def supports_rollout(self) -> bool:
         return False  # it would need memory for all frames of a rollout in their original size
+
+    @property
+    def rows_are_independent(self) -> bool:
+        return False  # torch rounds differently if it resizes several images together
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         if spec.ndim - self._batch_dims < self._min_dims:
@@ -115,18 +119,7 @@ class GrayScale(ImageTransform):
     """
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        if value.shape[-3] == 1:
-            return value
-        if value.shape[-3] != 3:
-            raise ValueError(f"Expected images [..., 3 (or 1), height, width], got shape {tuple(value.shape)}.")
-        if value.is_floating_point() and value.stride(-3) == 1:  # channels are last in memory: a product is faster
-            weights = torch.tensor(_GRAY_WEIGHTS, dtype=value.dtype, device=value.device)
-            return (value.movedim(-3, -1) @ weights).unsqueeze(-3)
-        (red, *others), (weight, *weights) = value.split(1, -3), _GRAY_WEIGHTS
-        gray = red * weight
-        for part, weight in zip(others, weights, strict=True):
-            gray.add_(part.to(gray.dtype), alpha=weight)
-        return gray.to(value.dtype)
+        return value if value.shape[-3] == 1 else rgb_to_grayscale(value)
 
 
 class Resize(ImageTransform):

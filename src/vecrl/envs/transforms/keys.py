@@ -13,8 +13,10 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..keys import FLAGS, Key, split_key
 from ..step_mdp import as_keys
-from .base import ObservationTransform, StatelessTransform
+from .base import StatelessTransform
+from .observation_transform import ObservationTransform
 from .part import Keys
+from .ragged_entries import entries_at
 from .row_shape_errors import is_heterogeneous
 from .spec_probe import probe_output
 
@@ -233,17 +235,17 @@ class RenameTransform(StatelessTransform):
             for row in td.tensordicts:
                 self._rename(row, key_pairs)
             return td
-        renamed: list[tuple[Key, Any]] = []
+        renamed: list[tuple[TensorDictBase, Key, Any]] = []
         for old_key, new_key in key_pairs:
-            value = td.get(old_key, None)
-            if value is not None:
-                renamed.append((new_key, value.clone() if self.create_copy else value))
-            elif not self._allow_missing:
-                raise self._missing(old_key, td)
+            for part, key, value in entries_at(td, old_key, new_key):
+                if value is not None:
+                    renamed.append((part, key, value.clone() if self.create_copy else value))
+                elif not self._allow_missing:
+                    raise self._missing(old_key, td)
         if not self.create_copy:
             td.exclude(*[old_key for old_key, _ in key_pairs], inplace=True)
-        for new_key, value in renamed:
-            td.set(new_key, value)
+        for part, key, value in renamed:
+            part.set(key, value)
         return td
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

@@ -90,7 +90,9 @@ class Part(nn.Module):
 
     stored_data_only = False
     """Whether the part changes stored data only, and cannot be in an environment."""
-    excluded_from_state = ("_container_ref", "_cache", "_key_pairs", "_inverse_key_pairs")
+    excluded_from_state = ("_container_ref", "_cache", "_key_pairs", "_inverse_key_pairs", "num_changes")
+    num_changes = 0
+    """How often an attribute was set, or a part of a container was replaced."""
     _cached_names: ClassVar[tuple[str, ...]] = ("_key_pairs", "_inverse_key_pairs")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -106,6 +108,10 @@ class Part(nn.Module):
         keys = {"in_keys": in_keys, "out_keys": out_keys, "in_keys_inv": in_keys_inv, "out_keys_inv": out_keys_inv}
         for name, value in keys.items():
             setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        vars(self)["num_changes"] = self.num_changes + 1
 
     # -- keys
 
@@ -167,6 +173,7 @@ class Part(nn.Module):
 
     def _clear_cache(self) -> None:
         self._cache.clear()
+        self.num_changes += 1
         for name in self._cached_names:
             self.__dict__.pop(name, None)
 

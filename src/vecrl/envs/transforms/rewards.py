@@ -30,6 +30,7 @@ class RewardTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_parts = True
     _kinds = ("reward",)
 
     def __init__(self, in_keys: Keys = None, out_keys: Keys = None):

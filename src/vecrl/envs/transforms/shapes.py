@@ -19,7 +19,7 @@ from ...errors import SpaceError
 from ...specs import TensorSpec
 from ..keys import Key
 from .actions import ActionTransform
-from .base import ObservationTransform
+from .observation_transform import ObservationTransform
 from .part import Keys
 from .spec_probe import infer_spec
 

@@ -17,7 +17,8 @@ from ..keys import Key
 if TYPE_CHECKING:
     from .base import Transform
 
-KINDS = ("observation", "reward", "done", "action", "state")
+_INPUTS = ("action", "state")
+KINDS = ("observation", "reward", "done", *_INPUTS)
 
 SpecHook = Callable[[Any, Any], Any]
 
@@ -37,10 +38,71 @@ def _accept_leaf(kind: str, hook: SpecHook) -> SpecHook:
 
     @wraps(hook)
     def transform_spec(self: Transform, spec: TensorSpec) -> TensorSpec:
-        return hook(self, spec) if isinstance(spec, Composite) else _transform_leaf(self, kind, hook, spec)
+        if not isinstance(spec, Composite):
+            return _transform_leaf(self, kind, hook, spec)
+        result = hook(self, spec)
+        if isinstance(result, TensorSpec) and not isinstance(result, Composite):  # the method is for single entries
+            return (each_input_entry if kind in _INPUTS else each_entry)(hook)(self, spec)
+        return result
 
-    vars(transform_spec)["accepts_leaf"] = True  # `wraps` copies it to methods that pass a leaf on, as in `Compose`
-    return transform_spec
+    return _accepting_leaf(transform_spec)
+
+
+def _accepting_leaf(hook: SpecHook) -> SpecHook:
+    vars(hook)["accepts_leaf"] = True  # `wraps` copies it to methods that pass a leaf on, as in `Compose`
+    return hook
+
+
+def each_entry(hook: SpecHook) -> SpecHook:
+    """Decorator of a method `transform_*_spec` that returns the spec of one entry, for the spec of one entry.
+
+    The result also takes a Composite, in which it sets the specs of `out_keys` to what the method returns for those of
+    `in_keys`.
+
+    >>> from vecrl.envs import Transform
+    >>> from vecrl.specs import Bounded, Unbounded
+    >>> class Sine(Transform):
+    ...     def _apply_transform(self, value):
+    ...         return value.sin()
+    ...     @each_entry
+    ...     def transform_observation_spec(self, observation_spec):
+    ...         return Bounded(-1, 1, observation_spec.shape)
+    >>> list(Sine(["angle"], ["sine"]).transform_observation_spec(Composite(angle=Unbounded((1,)))).keys())
+    ['angle', 'sine']
+    """
+
+    @wraps(hook)
+    def transform_spec(self: Transform, spec: TensorSpec) -> TensorSpec:
+        if not isinstance(spec, Composite):
+            return hook(self, spec)
+        for in_key, out_key in self._key_pairs:
+            if in_key in spec:
+                spec[out_key] = hook(self, spec[in_key].clone())
+        return spec
+
+    return _accepting_leaf(transform_spec)
+
+
+def each_input_entry(hook: SpecHook) -> SpecHook:
+    """Decorator as `each_entry`, for the specs of inputs: `out_keys_inv` replace `in_keys_inv`.
+
+    The method may be `transform_input_spec` too, which takes the specs of actions and of states together.
+    """
+
+    @wraps(hook)
+    def transform_spec(self: Transform, spec: TensorSpec) -> TensorSpec:
+        if not isinstance(spec, Composite):
+            return hook(self, spec)
+        parts = [spec.get(f"full_{kind}_spec", None) for kind in _INPUTS]
+        for part in [part for part in parts if part is not None] or [spec]:
+            for out_key, in_key in self._inverse_key_pairs:
+                if in_key in part:
+                    entry = part[in_key]
+                    del part[in_key]
+                    part[out_key] = hook(self, entry.clone())
+        return spec
+
+    return _accepting_leaf(transform_spec)
 
 
 def _transform_leaf(transform: Transform, kind: str, hook: SpecHook, leaf: TensorSpec) -> TensorSpec:
@@ -50,6 +112,8 @@ def _transform_leaf(transform: Transform, kind: str, hook: SpecHook, leaf: Tenso
     batch = () if parent is None else parent.batch_size
     is_batched = leaf.shape[: len(batch)] == batch
     specs = hook(transform, Composite({key: leaf.clone()}, shape=batch if is_batched else ()))
+    if not isinstance(specs, Composite):  # the method is for single entries
+        return hook(transform, leaf)
     found = list(specs.keys(include_nested=True, leaves_only=True))
     if set(found) - {key, new_key}:
         raise SpaceError(

@@ -18,9 +18,11 @@ from torch import Tensor
 
 from ...errors import SpaceError, VersionError
 from ...specs import Bounded, Composite, NonTensor, TensorSpec
+from ...specs.stacked import stack_specs
 from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .part import Keys
+from .ragged_entries import is_ragged
 from .spec_probe import infer_spec
 
 __all__ = ["Hash", "Tokenizer"]
@@ -94,12 +96,13 @@ class RowTransform(StatelessTransform):
         raise NotImplementedError
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        map_rows = partial(self._forward_rows, batch=next_tensordict.batch_size)
-        return self._set_entries(next_tensordict, self._key_pairs, map_rows)
+        return self._set_entries(next_tensordict, self._key_pairs, self._forward_rows)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        map_rows = partial(self._inverse_rows, batch=tensordict.batch_size)
-        return self._set_entries(tensordict, self._inverse_key_pairs, map_rows)
+        return self._set_entries(tensordict, self._inverse_key_pairs, self._inverse_rows)
+
+    def _set_entries(self, td: TensorDictBase, pairs: list[tuple[Key, Key]], function: Any) -> TensorDictBase:
+        return super()._set_entries(td, pairs, partial(function, batch=td.batch_size))  # or that of a part of `td`
 
     @property
     def _batch(self) -> torch.Size:
@@ -139,6 +142,7 @@ class Hash(RowTransform):
     """
 
     elementwise = True
+    _takes_parts = True
 
     def __init__(
         self,
@@ -225,10 +229,16 @@ class Hash(RowTransform):
         if state is not None and self._repertoire is not None:
             self._repertoire.update(state)
 
-    def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return infer_spec(spec, lambda value: self._hash_rows(value, self._batch))
+    def _spec(self, spec: TensorSpec, batch: torch.Size | None = None) -> TensorSpec:
+        return infer_spec(spec, lambda value: self._hash_rows(value, self._batch if batch is None else batch))
 
     _inv_spec = _spec  # the user gives hashes
+
+    def _map_spec(self, function: Callable[[TensorSpec], TensorSpec], spec: TensorSpec) -> TensorSpec:
+        if not is_ragged(spec):
+            return function(spec)
+        batch = self._batch[: spec.dim] + self._batch[spec.dim + 1 :]  # of the parts
+        return stack_specs([self._spec(part, batch) for part in spec.specs], spec.dim)
 
 
 class Tokenizer(RowTransform):

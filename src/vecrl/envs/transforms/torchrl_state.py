@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _CHILDREN = ("transform.", "base_env.")
-_ARGUMENTS = ("standard_normal",)
+TORCHRL_ARGUMENTS = ("standard_normal",)
 """Entries of TorchRL that are arguments of vecrl's transforms."""
 
 
@@ -24,5 +24,5 @@ def rename_torchrl_keys(state_dict: dict[str, Any], prefix: str) -> None:
         return
     for key in keys:
         value, name = state_dict.pop(key), key.removeprefix(prefix)
-        if name.rpartition(".")[2] not in _ARGUMENTS:
+        if name.rpartition(".")[2] not in TORCHRL_ARGUMENTS:
             state_dict[f"{prefix}transform.{name}"] = value

@@ -6,6 +6,7 @@ and transforms. It must not know which engine steps the environment.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -14,38 +15,33 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.types import Device
 
-from ...specs import Composite
+from ..adapters import adapt_env
 from ..base import EnvBase
-from ..keys import INPUTS, OUTPUTS, Key, join_key
+from ..keys import Key, join_key
 from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
 from ..spec_store import derived, is_defined
 from .action_mask import ActionMask
-from .base import Transform, owned
+from .base import Transform
 from .compose import Compose
 from .counters import episode_starts
 from .function_transform import TransformLike, as_transform
-from .part import SubmoduleAttribute
-from .row_shape_errors import Hook, heterogeneous_errors, with_heterogeneous_errors
-from .spec_hooks import check_keys
+from .row_shape_errors import Hook, with_heterogeneous_errors
 from .torchrl_state import rename_torchrl_keys
+from .transformed_specs import TransformedSpecs
 
 __all__ = ["TransformedEnv"]
 
 
-def _of_base(name: str, doc: str) -> Any:
-    """Returns a property with the value of the base environment."""
-    return property(lambda env: getattr(env.base_env, name), doc=doc)
-
-
-class TransformedEnv(EnvBase):
+class TransformedEnv(TransformedSpecs):
     """An environment with transforms applied to its inputs and outputs.
 
     Attributes that are not found here are looked up in the base environment, except the methods `async_…` of an
     `AsyncEnvPool`.
 
     Args:
-        env: the base environment; it is closed with this one. The keyword `base_env` is accepted too.
+        env: the base environment, also one of TorchRL; it is closed with this one. The keyword `base_env`
+            is accepted too.
         transform: a transform, or a function over TensorDicts; none by default.
         device: the device of the environment, which is moved there; by default it is not moved.
 
@@ -65,9 +61,9 @@ class TransformedEnv(EnvBase):
     (tensor([1, 2, 3]), tensor([1., 2., 3.]))
     """
 
-    base_env = SubmoduleAttribute[EnvBase]()
-    transform = SubmoduleAttribute[Transform]()
-    excluded_from_state = ("_parents", "_same_actions")
+    excluded_from_state = ("_parents", "_part_of", "_same_actions")
+    _part_of: tuple[weakref.ref[TransformedEnv] | None, Sequence[Transform]] = (None, ())
+    """For a parent: the environment that it is a part of, and its transforms there, so that parents are shared."""
 
     def __init__(
         self,
@@ -79,7 +75,7 @@ class TransformedEnv(EnvBase):
     ):
         if env is not None and base_env is not None:
             raise TypeError("Expected one base environment, got env and base_env. Omit one of them.")
-        env = base_env if env is None else env
+        env = adapt_env(base_env if env is None else env)
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
         super().__init__(
@@ -142,80 +138,19 @@ class TransformedEnv(EnvBase):
 
     def _parent_with(self, transforms: Sequence[Transform]) -> TransformedEnv:
         """Returns the base environment with clones of `transforms`, as the parent of the transform after them."""
+        whole, parts = self._part_of
+        if whole is not None and [*transforms] == [*self._as_compose()][: len(transforms)] and (env := whole()):
+            return env._parent_with(parts[: len(transforms)])
         key = tuple(map(id, transforms))
         if key not in self._parents:
-            self._parents[key] = self._make_part(Compose(*[transform.clone() for transform in transforms]))
+            part = self._make_part(Compose(*[transform.clone() for transform in transforms]))
+            part._part_of = weakref.ref(self), [*transforms]
+            self._parents[key] = part
         return self._parents[key]
 
     def _make_part(self, transform: Compose) -> TransformedEnv:
         """Returns the base environment with the first transforms alone, as a parent of a later transform."""
         return TransformedEnv(self.base_env, transform)
-
-    def empty_cache(self) -> None:
-        """Clears cached specs, parents and other values, and updates the batch size and the device."""
-        if "transform" in self._modules:
-            self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
-            self._device = self.transform.transform_env_device(self.base_env.device)
-            self._specs.clear()
-            self._parents.clear()
-            self.transform.empty_cache()
-        super().empty_cache()
-
-    def _full(self, name: str) -> Composite:
-        if name not in self._specs:
-            self._derive()
-        return self._specs[name]
-
-    def _derive(self) -> None:
-        """Computes the specs from those of the base environment and the transform."""
-        base = self.base_env
-        base_specs = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
-        check_keys(self.transform, "in_keys_inv", base_specs[0])
-        check_keys(self.transform, "in_keys", base_specs[1])
-        with heterogeneous_errors(self.transform, base.specs):
-            transformed = (
-                self.transform.transform_input_spec(base_specs[0]),
-                self.transform.transform_output_spec(base_specs[1]),
-            )
-        for names, specs in zip((INPUTS, OUTPUTS), transformed, strict=True):
-            unlocked_specs = owned(specs)
-            for name in names:
-                spec = unlocked_specs[f"full_{name}_spec"]
-                self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
-        base_actions = base.full_action_spec
-        if not base.batch_locked and base_actions.shape != self.batch_size:
-            base_actions = base_actions.expand(self.batch_size)
-        self._same_actions = self._specs["action"] == base_actions  # before masks change specs
-
-    def _set_full(self, name: str, spec: object) -> None:
-        raise AttributeError(
-            f"The {name} spec of a TransformedEnv is computed from its base environment and its transform. Set it on "
-            "base_env, or append a transform that changes it."
-        )
-
-    def set_spec_lock_(self, mode: bool = True) -> Self:
-        """Locks or unlocks the specs, also those of the base environment. Returns this environment."""
-        self._locked = mode
-        if self.base_env.is_spec_locked != mode:
-            self.base_env.set_spec_lock_(mode)
-        self.empty_cache()
-        return self
-
-    def _set_auto_reset(self, replace: bool | None) -> None:
-        self.base_env._set_auto_reset(replace)
-
-    def add_truncated_keys(self) -> Self:
-        """Adds a "truncated" entry beside each "done" entry. Returns the environment."""
-        self.base_env.add_truncated_keys()
-        return self
-
-    _batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
-    _supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
-
-    def configure_parallel(self, **settings: Any) -> Self:
-        """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
-        self.base_env.configure_parallel(**settings)
-        return self
 
     # -- reset and step
 
@@ -424,7 +359,7 @@ class TransformedEnv(EnvBase):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_parents": {}}
+        return {**super().__getstate__(), "_parents": {}, "_part_of": (None, ())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

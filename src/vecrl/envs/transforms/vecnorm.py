@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...specs import TensorSpec, Unbounded
+from ..aliases import lazy_names
 from ..base import EnvBase
 from ..keys import Key
 from ..row_masks import RowMasks
@@ -36,6 +37,8 @@ from .shared_stats import (
 from .stats_table import Array, StatsTable
 
 __all__ = ["VecNorm"]
+
+__getattr__ = lazy_names(__name__)
 
 DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 

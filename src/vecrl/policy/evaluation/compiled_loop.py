@@ -18,8 +18,8 @@ from torch._inductor import config as inductor
 
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator
-from ...simulators.native.base import NativeState
 from ...simulators.native.compile_utils import compile_static
+from ...simulators.native.state import NativeState
 from ..batched_kernels import batched_forward
 from ..functional import ParameterLayout
 from ..policy import Policy

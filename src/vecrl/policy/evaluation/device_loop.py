@@ -1,8 +1,9 @@
 """Runs the episodes of a population in one batched simulator: member i acts in row i, all on the simulator's device.
 
-No step waits for the device: rows of finished members are stepped on, and their results are ignored. Every few steps
-the loop reads which members are active, and continues with a smaller batch if the simulator can be made in any size.
-This module must not know searches, nor Python environments.
+No step waits for the device: rows of finished members are stepped on, and their results are ignored, unless the
+simulator is on the CPU and can step the others alone. Every few steps the loop reads which members are active, and
+continues with a smaller batch if the simulator can be made in any size. This module must not know searches, nor Python
+environments.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...engine.simulator import BatchSimulator
+from ...engine.simulator import BatchSimulator, SupportsStepWhere
 from ...vector.checked_simulator import CheckedSimulator
 from ..policy import Policy
 from ..policy_io import PolicyIO
@@ -118,17 +119,21 @@ def evaluate_on_device(
     size, device = simulator.num_envs, torch.device(simulator.device)
     accounting, noise = TensorEpisodeAccounting(size, rules, device), ActionNoise(rules.action_noise, size, generator)
     accounting.active[members:] = False
-    checked = CheckedSimulator(simulator)
-    obs = checked.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
+    checked, steps_rows = CheckedSimulator(simulator), device.type == "cpu" and isinstance(simulator, SupportsStepWhere)
+    features = policy_io.features(checked.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist()))
     while True:
         for _ in range(ALIVE_CHECK_INTERVAL):
-            outputs = policy(normalizer(policy_io.features(obs), accounting.active))
-            step = checked.step(policy_io.actions(noise(outputs, accounting.ids)))
+            outputs = policy(normalizer(features, accounting.active))
+            actions = policy_io.actions(noise(outputs, accounting.ids))
+            step = checked.step_where(accounting.active, actions) if steps_rows else checked.step(actions)
             starts_episode = accounting.add(step.reward, step.terminated, step.truncated)
             obs = step.next_obs
             if rules.num_episodes > 1:
                 obs = checked.reset_where(starts_episode)
                 policy.reset(starts_episode)
+            features = policy_io.features(obs)
+            if steps_rows and not accounting.active.any():
+                break
         num_active = int(accounting.active.sum())
         if not num_active:
             normalizer.flush()
@@ -136,7 +141,7 @@ def evaluate_on_device(
         if resize is not None and num_active <= RESIZE_FRACTION * len(accounting.ids):
             active_rows = accounting.active.nonzero().squeeze(1)
             state = {name: value[active_rows] for name, value in simulator.get_state().items()}
-            simulator, policy, obs = resize(num_active), policy.select(active_rows), obs[active_rows]
+            simulator, policy, features = resize(num_active), policy.select(active_rows), features[active_rows]
             simulator.set_state(state)
             checked = CheckedSimulator(simulator)
             accounting.keep(active_rows)

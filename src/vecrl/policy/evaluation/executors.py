@@ -24,8 +24,9 @@ from ...engine.simulator import BatchSimulator, Simulator
 from ...engine.space_layout import AnySpace
 from ...errors import SpaceError, WorkerCrash
 from ...simulators.native import NativeSimulator
+from ...vector.env_fns import split_env_fns
 from ...vector.remote_workers import RECOVER_TIMEOUT_S, STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
-from ...vector.vector_env import EnvFn, split_env_fns
+from ...vector.vector_env import EnvFn
 from ..obs_norm import RunningNorm
 from ..policy import Policy
 from ..policy_io import PolicyIO
@@ -255,7 +256,7 @@ class DeviceExecutor:
 
     def compile(self, policy: Policy) -> None:
         """Uses compiled regions for this policy's network from now on."""
-        if not isinstance(self._simulator, NativeSimulator):
+        if not isinstance(self._simulator, NativeSimulator) or not self._simulator.can_compile:
             raise ValueError(f"Expected a native task to compile, got {self._simulator!r}. Omit compile.")
         self._compiled = CompiledEvaluation(self._simulator, policy, self.policy_io)
 

@@ -214,28 +214,28 @@ def evaluate_on_pool(
     member_batches = [_make_member_batch(net, policy_io, settings, subbatch) for subbatch in subbatches]
     accounting, policies = EpisodeAccounting(bounds[-1], settings.rules), MemberBatches(member_batches)
 
-    def start_episodes(ids: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        return pool.reset(seeds[ids, episodes].tolist(), ids=envs[ids]).obs
+    def start_episodes(ids: np.ndarray, episodes: np.ndarray) -> Tensor:
+        return policy_io.features(pool.reset(seeds[ids, episodes].tolist(), ids=envs[ids]).obs)
 
     with single_threaded():
-        obs = start_episodes(accounting.ids, accounting.episodes)
+        features = start_episodes(accounting.ids, accounting.episodes)
         while len(accounting.ids):
-            outputs = policies(policy_io.features(obs))
-            pool.send(envs[accounting.ids], policy_io.actions(outputs).numpy())
+            pool.send(envs[accounting.ids], policy_io.action_arrays(policies(features)))
             step = pool.recv()
-            obs = step.obs
+            features = policy_io.features(step.obs)
             done, finished = accounting.add(step.reward, step.terminated, step.done)
             if not done.any():
                 continue
             if finished.any():
-                kept = ~finished
-                obs, done = obs[kept], done[kept]
+                kept = torch.from_numpy(~finished)
+                features, done = features[kept], done[~finished]
                 accounting.record_finished(finished)
-                policies.keep(torch.from_numpy(kept))
+                policies.keep(kept)
             if done.any():
-                obs[done] = start_episodes(accounting.ids[done], accounting.episodes[done])
+                restarting = torch.from_numpy(done)
+                features[restarting] = start_episodes(accounting.ids[done], accounting.episodes[done])
                 accounting.start_episodes(done)
-                policies.start_episodes(torch.from_numpy(done))
+                policies.start_episodes(restarting)
         for member_batch in member_batches:
             member_batch.normalizer.flush()
     parts = zip(bounds, bounds[1:], member_batches, strict=False)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ...envs.aliases import lazy_names
 from .base import Logger, generate_exp_name
 from .csv import CSVLogger
 from .mlflow import MLFlowLogger
@@ -19,6 +20,8 @@ __all__ = [
     "generate_exp_name",
     "get_logger",
 ]
+
+__getattr__ = lazy_names(__name__)
 
 
 def get_logger(logger_type: str | None, logger_name: str, experiment_name: str, **kwargs: Any) -> Logger | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .acrobot import Acrobot
+from .array_library import ArrayLibrary
 from .base import NativeSimulator
 from .cartpole import CartPole
 from .mountain_car import MountainCar
@@ -81,6 +82,8 @@ def make_batch(
     max_episode_steps: int | None = None,
     check_actions: bool | None = None,
     compile: bool = False,  # noqa: A002 -- torch's name for it
+    arrays: ArrayLibrary | None = None,
+    **physics: float | bool,
 ) -> NativeSimulator:
     """Constructs a native task, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
     return make_native(
@@ -92,6 +95,8 @@ def make_batch(
         max_episode_steps=max_episode_steps,
         check_actions=check_actions,
         compile=compile,
+        arrays=arrays,
+        **physics,
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor
 
-from ...engine.simulator import ResetOptions
-from .base import NativeSimulator, start_bounds
+from ...engine.simulator import Array, ResetOptions
+from .array_library import namespace_of, stack
+from .base import NativeSimulator
+from .reset_options import start_bounds
 
 GRAVITY = 9.8  # m/s²
 MASS = 1.0  # kg, of either link
@@ -39,49 +39,53 @@ class Acrobot(NativeSimulator):
     num_draws = 4
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Discrete(3)
+    supports_numpy = True
 
     @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
+    def initial(uniforms: Array, options: ResetOptions) -> Array:
         low, high = start_bounds(options, -0.1, 0.1)
         return uniforms * (high - low) + low
 
     @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        torque = (action - 1).to(state.dtype)
+    def advance(state: Array, action: Array) -> tuple[Array, Array, Array]:
+        xp = namespace_of(state)
+        torque = action - 1
         k1 = _derivative(state, torque)
-        k2 = _derivative(state.add(k1, alpha=TAU / 2), torque)
-        k3 = _derivative(state.add(k2, alpha=TAU / 2), torque)
-        k4 = _derivative(state.add(k3, alpha=TAU), torque)
-        state = state.add(k1 + 2 * (k2 + k3) + k4, alpha=TAU / 6)
+        k2 = _derivative(state + k1 * (TAU / 2), torque)
+        k3 = _derivative(state + k2 * (TAU / 2), torque)
+        k4 = _derivative(state + k3 * TAU, torque)
+        state = state + (k1 + 2 * (k2 + k3) + k4) * (TAU / 6)
         first, second = _wrap(state[0]), _wrap(state[1])
-        speeds = [state[2 + i].clamp(-limit, limit) for i, limit in enumerate(MAX_SPEEDS)]
-        terminated = -first.cos() - (first + second).cos() > 1
-        return torch.stack([first, second, *speeds]), terminated.to(state.dtype) - 1, terminated
+        speeds = [state[2 + i].clip(-limit, limit) for i, limit in enumerate(MAX_SPEEDS)]
+        terminated = -xp.cos(first) - xp.cos(first + second) > 1
+        return stack([first, second, *speeds]), xp.where(terminated, 0 * first, -1.0), terminated
 
     @staticmethod
-    def observe(state: Tensor) -> Tensor:
-        first, second, first_dot, second_dot = state.unbind(0)
-        return torch.stack([first.cos(), first.sin(), second.cos(), second.sin(), first_dot, second_dot])
+    def observe(state: Array) -> Array:
+        xp = namespace_of(state)
+        first, second, first_dot, second_dot = state
+        return stack([xp.cos(first), xp.sin(first), xp.cos(second), xp.sin(second), first_dot, second_dot])
 
 
-def _derivative(state: Tensor, torque: Tensor) -> Tensor:
+def _derivative(state: Array, torque: Array) -> Array:
     """Computes the time derivative of `state` `[4, n]`, in rad/s and rad/s²."""
-    first, second, first_dot, second_dot = state.unbind(0)
-    cos, sin = second.cos(), second.sin()
+    xp = namespace_of(state)
+    first, second, first_dot, second_dot = state
+    cos, sin = xp.cos(second), xp.sin(second)
     lever = MASS * LENGTH * CENTRE
     d1 = cos * (2 * lever) + (MASS * (LENGTH**2 + 2 * CENTRE**2) + 2 * INERTIA)
     d2 = cos * lever + (MASS * CENTRE**2 + INERTIA)
     # The cosine of an angle minus pi / 2 is its sine.
-    weight2 = torch.sin(first + second) * (MASS * CENTRE * GRAVITY)
-    weight1 = weight2 + first.sin() * (MASS * (CENTRE + LENGTH) * GRAVITY)
+    weight2 = xp.sin(first + second) * (MASS * CENTRE * GRAVITY)
+    weight1 = weight2 + xp.sin(first) * (MASS * (CENTRE + LENGTH) * GRAVITY)
     load1 = weight1 - lever * sin * second_dot * (second_dot + 2 * first_dot)
     ratio = d2 / d1
-    load2 = weight2 + lever * sin * first_dot.square()
+    load2 = weight2 + lever * sin * (first_dot * first_dot)
     second_acc = (torque + ratio * load1 - load2) / (MASS * CENTRE**2 + INERTIA - ratio * d2)
     first_acc = -(d2 * second_acc + load1) / d1
-    return torch.stack([first_dot, second_dot, first_acc, second_acc])
+    return stack([first_dot, second_dot, first_acc, second_acc])
 
 
-def _wrap(angle: Tensor) -> Tensor:
+def _wrap(angle: Array) -> Array:
     """Wraps an angle to [-pi, pi]."""
-    return angle - 2 * math.pi * torch.round(angle / (2 * math.pi))
+    return angle - 2 * math.pi * (angle / (2 * math.pi)).round()

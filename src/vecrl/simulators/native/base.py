@@ -1,14 +1,15 @@
 """The base class of all native tasks: the batch, seeds, counters, resets without host synchronization, rendering.
 
 A task consists of pure functions of a state `[d, n]`. Each quantity is contiguous in memory, which suits vector units
-and GPUs. Nothing in `step`, `reset_where` or `step_and_reset` waits for a device. This module knows no auto-reset modes
-or dialects.
+and GPUs. They compute with NumPy in small batches on a CPU, and with torch otherwise. Nothing in `step`, `reset_where`
+or `step_and_reset` waits for a device. This module knows no auto-reset modes or dialects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,31 +20,16 @@ from torch import Tensor
 
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
-from ...validation import parse_count
-from .compile_utils import compile_static
-from .counter_rng import keys_of, uniform, uniform_numpy
+from ...validation import check_discrete, check_seeds, parse_count
+from .array_library import ArrayLibrary, choose_library, to_tensors
+from .counter_rng import keys_of
+from .state import NativeState, env_first
+from .task_rows import TaskRows
 
-_NO_OPTIONS: ResetOptions = {}
 _NO_LIMIT = 2**31 - 1
 
 
-class NativeState(NamedTuple):
-    """The full state of a batch of environments, as tensors on one device.
-
-    Attributes:
-        state: `[d, n]`, the state of the task.
-        steps: `[n]` int32, the steps since the start of the episode.
-        episodes: `[n]` int32, the number of earlier episodes since the row was seeded.
-        keys: `[2, n]` int32, computed from the seed.
-    """
-
-    state: Tensor
-    steps: Tensor
-    episodes: Tensor
-    keys: Tensor
-
-
-class NativeSimulator:
+class NativeSimulator(TaskRows):
     """n environments of one task as tensors on one device; a `vecrl.engine.simulator.BatchSimulator`.
 
     The start state of an episode depends only on the row's seed and the number of its episodes since, but not on the
@@ -59,35 +45,25 @@ class NativeSimulator:
             CPU, not compiled.
         compile: compile the step (and the auto-reset in it) into one kernel on first use, which takes seconds and, on
             a CPU, needs a C++ compiler. This is worthwhile for more than a few thousand steps.
+        arrays: the library that computes the rows, "numpy" or "torch". None chooses NumPy on a CPU for fewer than
+            `array_library.NUMPY_ROWS` rows if nothing is compiled, because its calls take less time, and torch
+            otherwise. Results are tensors in both cases. The libraries differ in the last bits of sines and cosines.
+        physics: physical constants of the task by gymnasium's names, for example `g` of "Pendulum-v1".
 
-    Its attributes are those of `BatchSimulator`, and `dtype` and `max_episode_steps`.
+    Its attributes are those of `BatchSimulator`, and `dtype`, `max_episode_steps`, `arrays` and the physical constants.
 
     Raises:
         ValueError: an argument is out of range.
+        TypeError: the task has no such physical constant, or it is of another type.
     """
 
     checks_actions: ClassVar[bool] = True  # see `BatchSimulator`
-    id: ClassVar[str]
-    episode_steps: ClassVar[int]
-    fps: ClassVar[int]
-    num_draws: ClassVar[int]
+    physics: ClassVar[tuple[str, ...]] = ()  # the attributes of the task that its constructor may set
+    id: str
+    episode_steps: int
+    fps: int
     observation_space: Any
     action_space: Any
-
-    @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
-        """Computes start states `[d, n]` from `uniforms` in [0, 1), `[num_draws, n]`, and gymnasium's reset options."""
-        raise NotImplementedError
-
-    @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes the next state `[d, n]`, the reward `[n]` and terminated `[n]`; `action` has the state's dtype."""
-        raise NotImplementedError
-
-    @staticmethod
-    def observe(state: Tensor) -> Tensor:
-        """Computes the observations `[k, n]`, which may be the state itself."""
-        raise NotImplementedError
 
     def __init__(
         self,
@@ -99,29 +75,33 @@ class NativeSimulator:
         max_episode_steps: int | None = None,
         check_actions: bool | None = None,
         compile: bool = False,  # noqa: A002 -- torch's name for it
+        arrays: ArrayLibrary | None = None,
+        **physics: float | bool,
     ):
         limit = self.episode_steps if max_episode_steps is None else max_episode_steps
         _check_arguments(num_envs, dtype, render_mode, limit)
+        torch_device = torch.empty(0, device=device).device  # with an index, which "cuda" does not have
+        can_use_numpy = self.supports_numpy and torch_device.type == "cpu" and not compile
+        library = choose_library(arrays, num_envs, can_use_numpy)
+        super().__init__(torch_device, dtype, _NO_LIMIT if limit == -1 else limit, library, compile)
         self.num_envs = num_envs
-        self.dtype = dtype
+        self.device = str(torch_device)
         self.max_episode_steps = limit
         self.render_mode = render_mode
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": self.fps}
         if dtype == torch.float64:
             space = self.observation_space
             self.observation_space = Box(space.low.astype(np.float64), space.high.astype(np.float64), dtype=np.float64)
-        self._limit = _NO_LIMIT if limit == -1 else limit
-        self._device = torch.empty(0, device=device).device  # with an index, which "cuda" does not have
-        self.device = str(self._device)
-        self._check_values = check_actions
-        self.compile = compile
-        self._compiled: dict[str, Callable[..., tuple[Tensor, ...]]] = {}
+        for name, value in physics.items():
+            setattr(self, name, self._parse_physics(name, value))
         self._discrete = isinstance(self.action_space, Discrete)
+        self._checks_range = self._discrete and (self.can_sync_host() if check_actions is None else check_actions)
         self._action_dtype = torch.int64 if self._discrete else dtype
+        self._action_shape = (num_envs, *self.action_space.shape)
         entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
         self._keys = self._tensor(keys_of(entropy))
         self._episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)
-        self._rows: NativeState | None = None
+        self._rows: NativeState | None = None  # tensors, or NumPy arrays after a step with NumPy
         self._renderer: Any = None
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
@@ -135,17 +115,23 @@ class NativeSimulator:
         Returns:
             The observations `[n, k]`.
         """
-        rows = self._rows
+        rows = None if self._rows is None else self.rows
         keys, episodes = (self._keys, self._episodes) if rows is None else (rows.keys, rows.episodes)
         episodes = episodes + 1
         if seeds is not None:
             keys, episodes = self._reseed(seeds, keys, episodes)
-        self._rows = self.start_rows(keys, episodes, options)
-        return self._obs(self._rows.state)
+        self.rows = rows = self.start_rows(keys, episodes, options)
+        return self.rows_obs(rows)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        obs, self._rows = self.restart_rows(mask, self._require_state())
+        if self._uses_numpy():
+            rows: Any = self._numpy_rows()
+            obs = self._obs(rows.state)
+            copied = rows._replace(state=rows.state.copy(), steps=rows.steps.copy())
+            self._rows = self._numpy_restart(mask.numpy(), obs, copied)
+            return torch.from_numpy(obs)
+        obs, self._rows = self.restart_rows(mask, self.rows)
         return obs
 
     def step(self, actions: ArrayLike | Tensor) -> BatchStep:
@@ -159,7 +145,10 @@ class NativeSimulator:
             PendingError: the simulator was not reset yet.
         """
         rows = self._require_state()
-        step, self._rows = self.step_rows(self._detached_actions(actions), rows)
+        if self._uses_numpy():
+            values, self._rows = self._numpy_step(self._numpy_actions(actions), self._numpy_rows())
+            return BatchStep(*to_tensors(values))
+        step, self._rows = self.step_rows(self._detached_actions(actions), rows.to_torch())
         return step
 
     def step_and_reset(self, actions: ArrayLike | Tensor) -> tuple[BatchStep, Tensor, Tensor]:
@@ -169,14 +158,18 @@ class NativeSimulator:
             The step, `done` `[n]` (terminated or truncated), and the observations to act on next `[n, k]`.
         """
         rows = self._require_state()
-        step, done, obs, self._rows = self.step_and_restart_rows(self._detached_actions(actions), rows)
+        if self._uses_numpy():
+            array, rows = self._numpy_actions(actions), self._numpy_rows()
+            values, done, obs, self._rows = self._numpy_step_and_restart(array, rows)
+            return BatchStep(*to_tensors(values)), torch.from_numpy(done), torch.from_numpy(obs)
+        step, done, obs, self._rows = self.step_and_restart_rows(self._detached_actions(actions), rows.to_torch())
         return step, done, obs
 
     def render(self, row: int) -> np.ndarray | None:
         """Renders a frame `[height, width, 3]` uint8 of one row with gymnasium's renderer; None without render mode."""
         if self.render_mode is None:
             return None
-        state = self._require_state().state[:, row].double().cpu().numpy()
+        state = self.rows.state[:, row].double().cpu().numpy()
         if self._renderer is None:
             self._renderer = gymnasium.make(self.id, render_mode="rgb_array", disable_env_checker=True).unwrapped
             self._renderer.reset()
@@ -188,7 +181,7 @@ class NativeSimulator:
 
         Before the first reset there are only "episodes" and "keys".
         """
-        rows = {"episodes": self._episodes, "keys": self._keys} if self._rows is None else self._rows._asdict()
+        rows = {"episodes": self._episodes, "keys": self._keys} if self._rows is None else self.rows._asdict()
         return {name: env_first(value).clone() for name, value in rows.items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
@@ -202,7 +195,7 @@ class NativeSimulator:
         self._rows = None
         if "state" in values_by_name:
             values_by_name["state"] = values_by_name["state"].to(self.dtype)
-            self._rows = NativeState(**values_by_name)
+            self.rows = NativeState(**values_by_name)
         else:
             self._episodes, self._keys = values_by_name["episodes"], values_by_name["keys"]
 
@@ -213,118 +206,22 @@ class NativeSimulator:
             self._renderer = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.num_envs}, device={self.device!r}, dtype={self.dtype})"
-
-    # -- pure functions of tensors, called directly or compiled ------------------------------------
+        constants = "".join(f", {name}={getattr(self, name)!r}" for name in self.physics if name in vars(self))
+        details = f"device={self.device!r}, dtype={self.dtype}, arrays={self.arrays!r}{constants}"
+        return f"{type(self).__name__}({self.num_envs}, {details})"
 
     @property
     def rows(self) -> NativeState:
-        """The rows, not copies of them, for functions that fuse `step_and_restart` with other code."""
-        return self._require_state()
+        """The rows as tensors, not copies of them, for functions that fuse `step_and_restart` with other code."""
+        return self._require_state().to_torch()
 
     @rows.setter
     def rows(self, rows: NativeState) -> None:
         self._rows = rows
 
-    def step_and_restart(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, Tensor, NativeState]:
-        """Computes `step_and_reset` as a pure function of `rows`, without checks.
-
-        Returns:
-            The step, the observations to act on next `[n, k]`, and the new rows.
-        """
-        values: Any = self._move_and_restart(actions, *rows)
-        *step_values, _, obs, state, steps, episodes = values
-        return BatchStep(*step_values), obs, NativeState(state, steps, episodes, rows.keys)
-
-    def rows_obs(self, rows: NativeState) -> Tensor:
-        """Computes the observations `[n, k]` of `rows`."""
-        return self._obs(rows.state)
-
-    def start_rows(self, keys: Tensor, episodes: Tensor, options: ResetOptions | None = None) -> NativeState:
-        """Returns any number of rows at the start of the `episodes` `[n]` of their streams `keys` `[2, n]`."""
-        state = self._start(keys, episodes, options or _NO_OPTIONS)
-        return NativeState(state, torch.zeros_like(episodes), episodes, keys)
-
-    def step_rows(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, NativeState]:
-        """Computes `step` as a function of `rows` and checked actions; with `compile`, always as many rows."""
-        *values, state, steps = self._maybe_compile(self._move)(actions, *rows)
-        return BatchStep(*values), NativeState(state, steps, rows.episodes, rows.keys)
-
-    def restart_rows(self, mask: Tensor, rows: NativeState) -> tuple[Tensor, NativeState]:
-        """Computes `reset_where` as a function of `rows`, as `step_rows`."""
-        if self.can_sync_host():
-            row_index = mask.nonzero().squeeze(-1)
-            if len(row_index):
-                rows, _ = self.restart_selected_rows(row_index, rows)
-            return self._obs(rows.state), rows
-        obs, state, steps, episodes = self._maybe_compile(self._restart_masked)(mask, *rows)
-        return obs, NativeState(state, steps, episodes, rows.keys)
-
-    def step_and_restart_rows(
-        self, actions: Tensor, rows: NativeState
-    ) -> tuple[BatchStep, Tensor, Tensor, NativeState]:
-        """Computes `step_and_reset` as a function of `rows` and checked actions, as `step_rows`."""
-        if self.can_sync_host():
-            step, rows = self.step_rows(actions, rows)
-            done = torch.logical_or(step.terminated, step.truncated)
-            return step, done, *self.restart_rows(done, rows)
-        *step_values, done, obs, state, steps, episodes = self._maybe_compile(self._move_and_restart)(actions, *rows)
-        return BatchStep(*step_values), done, obs, NativeState(state, steps, episodes, rows.keys)
-
-    def move_rows(self, actions: Tensor, state: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
-        """Computes a step without its observations: reward, terminated, truncated, the next state and steps."""
-        state, reward, terminated = self.advance(state, actions.to(self.dtype))
-        steps = steps + 1
-        return reward, terminated, steps >= self._limit, state, steps
-
-    def _start(self, keys: Tensor, episodes: Tensor, options: ResetOptions = _NO_OPTIONS) -> Tensor:
-        return self.initial(uniform(keys, episodes, self.num_draws, self.dtype), options)
-
-    def _obs(self, state: Tensor) -> Tensor:
-        # Computed per quantity, which is fast, then transposed into new memory, which the caller may write to.
-        return self.observe(state).t().clone(memory_format=torch.contiguous_format)
-
-    def _move(self, actions: Tensor, state: Tensor, steps: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        *values, state, steps = self.move_rows(actions, state, steps)
-        return self._obs(state), *values, state, steps
-
-    def _restart_masked(
-        self, mask: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
-    ) -> tuple[Tensor, ...]:
-        # Computes start states for all rows and selects those of the mask, so the host does not wait for its values.
-        episodes = episodes + mask
-        state = torch.where(mask, self._start(keys, episodes), state)
-        return self._obs(state), state, torch.where(mask, 0, steps), episodes
-
-    def _move_and_restart(
-        self, actions: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
-    ) -> tuple[Tensor, ...]:
-        *values, state, steps = self._move(actions, state, steps)
-        done = values[2] | values[3]
-        return *values, done, *self._restart_masked(done, state, steps, episodes, keys)
-
-    # -- compilation, and resets of few rows -------------------------------------------------------
-
-    def can_sync_host(self) -> bool:
-        """Whether reading a mask takes no time. Resetting only the selected rows is then faster than computing all."""
-        return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
-
-    def restart_selected_rows(self, row_index: Tensor, rows: NativeState) -> tuple[NativeState, Tensor]:
-        """Starts an episode in the rows `row_index` `[m]`, on a CPU; returns all rows and the start states `[d, m]`."""
-        episodes = rows.episodes[row_index] + 1
-        uniforms = uniform_numpy(rows.keys[:, row_index], episodes, self.num_draws, self.dtype)
-        new_state = self.initial(uniforms, _NO_OPTIONS)
-        state, steps = rows.state.index_copy(1, row_index, new_state), rows.steps.index_fill(0, row_index, 0)
-        return NativeState(state, steps, rows.episodes.index_copy(0, row_index, episodes), rows.keys), new_state
-
-    def _maybe_compile(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
-        """Returns `function`; with `compile`, compiled into one kernel on the first call."""
-        if not self.compile:
-            return function
-        name = function.__name__
-        if name not in self._compiled:
-            self._compiled[name] = compile_static(function)
-        return self._compiled[name]
+    def _numpy_rows(self) -> NativeState:
+        rows = self._require_state()
+        return rows.to_numpy() if isinstance(rows.state, Tensor) else rows
 
     # -- checks and conversions --------------------------------------------------------------------
 
@@ -339,72 +236,61 @@ class NativeSimulator:
 
     def as_actions(self, actions: ArrayLike | Tensor, count: int) -> Tensor:
         """Converts the actions of `count` rows to the simulator's device and dtype; raises the errors of `step`."""
-        shape = (count, *self.action_space.shape)
         if not isinstance(actions, Tensor):
             actions = torch.from_numpy(np.array(actions))  # a copy, since torch cannot share read-only arrays
-        if actions.shape != shape:
-            raise SpaceError(
-                f"Expected actions of shape {shape}, one row per environment of {self.id}, got {tuple(actions.shape)}."
-            )
-        if self._discrete and (actions.is_floating_point() or actions.is_complex()):
-            raise SpaceError(f"Expected integers as actions of {self.id}, got {actions.dtype}. Convert them first.")
+        is_number = actions.is_floating_point() or actions.is_complex()
+        self._check_actions(tuple(actions.shape), (count, *self.action_space.shape), is_number, actions.dtype)
         if actions.dtype != self._action_dtype or actions.device != self._device:
             actions = actions.to(self._device, self._action_dtype)
-        check = self.can_sync_host() if self._check_values is None else self._check_values
-        if check and self._discrete:
-            self._check_range(actions)
+        if self._checks_range and not torch.compiler.is_compiling():
+            check_discrete(actions, self.action_space, self.id)
         return actions
 
-    def _check_range(self, actions: Tensor) -> None:
-        invalid = ((actions < 0) | (actions >= self.action_space.n)).nonzero().squeeze(-1).tolist()
-        if invalid:
-            values = [int(actions[i]) for i in invalid[:5]]
+    def _numpy_actions(self, actions: ArrayLike | Tensor) -> np.ndarray:
+        """Converts the actions of all rows to an array, as `as_actions` does to a tensor."""
+        if isinstance(actions, Tensor):
+            array = (actions.detach() if actions.requires_grad else actions).numpy(force=not actions.is_cpu)
+        else:
+            array = np.asarray(actions)
+        if array.shape != self._action_shape or (self._discrete and array.dtype != np.int64):
+            self._check_actions(array.shape, self._action_shape, array.dtype.kind not in "biu", array.dtype)
+            array = array.astype(np.int64)
+        # Negative indices become large unsigned ones.
+        if self._checks_range and np.maximum.reduce(array.view(np.uint64)) >= self.action_space.n:
+            check_discrete(array, self.action_space, self.id)
+        return array
+
+    def _check_actions(self, shape: tuple[int, ...], expected: tuple[int, ...], is_number: bool, dtype: Any) -> None:
+        if shape != expected:
             raise SpaceError(
-                f"Expected actions from 0 to {self.action_space.n - 1} for {self.id}, got {values} for the "
-                f"environments {invalid[:5]}."
+                f"Expected actions of shape {expected}, one row per environment of {self.id}, got {shape}."
             )
+        if self._discrete and is_number:
+            raise SpaceError(f"Expected integers as actions of {self.id}, got {dtype}. Convert them first.")
 
     def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
         if len(seeds) != self.num_envs:
             raise SpaceError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
-        invalid = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
-        if invalid:
-            raise SpaceError(f"Expected seeds of at least 0 and less than 2**64, got {invalid[0]!r}.")
+        check_seeds(seeds)
         is_seeded = self._tensor(np.array([seed is not None for seed in seeds]))
         new_keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
         return torch.where(is_seeded, new_keys, keys), torch.where(is_seeded, 0, episodes)
 
+    def _parse_physics(self, name: str, value: Any) -> float | bool:
+        if name not in self.physics:
+            options = signature(NativeSimulator).parameters.values()
+            known = [option.name for option in options if option.kind is option.KEYWORD_ONLY]
+            raise TypeError(
+                f"Expected arguments of {self.id} ({', '.join([*known, *self.physics])}), got {name!r}. "
+                "Correct the name, or omit the argument."
+            )
+        kind = bool if isinstance(getattr(self, name), bool) else float
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, int | float):
+            raise TypeError(f"Expected {name} of {self.id} to be a {kind.__name__}, got {value!r}.")
+        return kind(value)
+
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
-
-
-def start_bounds(options: ResetOptions, low: float, high: float) -> tuple[float, float]:
-    """Returns `options["low"]` and `options["high"]`, or the defaults.
-
-    Raises:
-        SpaceError: an option is not a number, or the first is greater than the second.
-    """
-    low, high = option_number(options, "low", low), option_number(options, "high", high)
-    if low > high:
-        raise SpaceError(f"Expected options['low'] to be at most options['high'], got {low} and {high}.")
-    return low, high
-
-
-def option_number(options: ResetOptions, name: str, default: float) -> float:
-    """Returns `options[name]` as a float, or `default`.
-
-    Raises:
-        SpaceError: it is not a number.
-    """
-    try:
-        return float(options.get(name, default))
-    except (TypeError, ValueError) as error:
-        raise SpaceError(f"Expected options[{name!r}] to be a number, got {options[name]!r}.") from error
-
-
-def env_first(value: Tensor) -> Tensor:
-    """Transposes `[d, n]` to `[n, d]`, and back; returns `[n]` unchanged."""
-    return value if value.ndim == 1 else value.t()
 
 
 def _check_arguments(num_envs: int, dtype: torch.dtype, render_mode: str | None, limit: int) -> None:

@@ -9,27 +9,34 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor
 
-from ...engine.simulator import ResetOptions
-from .base import NativeSimulator, start_bounds
+from ...engine.simulator import Array, ResetOptions
+from .array_library import constants_like, namespace_of, stack
+from .base import NativeSimulator
+from .reset_options import start_bounds
 
 GRAVITY = 9.8  # m/s²
 MASS_POLE = 0.1  # kg
 MASS = 1.0 + MASS_POLE  # kg, cart and pole
 LENGTH = 0.5  # m, half the pole
+RATIO = LENGTH * MASS_POLE / MASS  # m
 FORCE = 10.0  # N
 TAU = 0.02  # s
 MAX_X = 2.4  # m
 MAX_ANGLE = math.radians(12)
 
+# The terms of the accelerations, all divided by RATIO
+_PUSH = FORCE / MASS / RATIO
+_CONSTANTS = (2 * _PUSH, _PUSH, GRAVITY / RATIO, LENGTH * 4 / 3 / RATIO, RATIO, TAU, MAX_X, MAX_ANGLE)
 _HIGH = np.array([2 * MAX_X, np.inf, 2 * MAX_ANGLE, np.inf], np.float32)
 
 
 class CartPole(NativeSimulator):
-    """State: cart position (m), its speed (m/s), pole angle (rad), its speed (rad/s); the observation is the state."""
+    """State: cart position (m), its speed (m/s), pole angle (rad), its speed (rad/s); the observation is the state.
+
+    `sutton_barto_reward` replaces the reward of 1 per step by 0, and by -1 if the step terminates.
+    """
 
     id = "CartPole-v1"
     episode_steps = 500
@@ -37,26 +44,29 @@ class CartPole(NativeSimulator):
     num_draws = 4
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Discrete(2)
+    supports_numpy = True
+    physics = ("sutton_barto_reward",)
+    sutton_barto_reward = False
 
     @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
+    def initial(uniforms: Array, options: ResetOptions) -> Array:
         low, high = start_bounds(options, -0.05, 0.05)
         return uniforms * (high - low) + low
 
-    @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, x_dot, angle, angle_dot = state.unbind(0)
-        cos, sin = angle.cos(), angle.sin()
-        push = torch.addcmul(action * (2 * FORCE) - FORCE, angle_dot.square(), sin, value=MASS_POLE * LENGTH) / MASS
-        lever = LENGTH * 4 / 3 - cos.square() * (LENGTH * MASS_POLE / MASS)
-        angle_acc = torch.addcmul(sin * GRAVITY, cos, push, value=-1) / lever
-        x_acc = torch.addcmul(push, angle_acc, cos, value=-MASS_POLE * LENGTH / MASS)
-        x = x.add(x_dot, alpha=TAU)
-        angle = angle.add(angle_dot, alpha=TAU)
-        state = torch.stack([x, x_dot.add(x_acc, alpha=TAU), angle, angle_dot.add(angle_acc, alpha=TAU)])
-        terminated = (x.abs() > MAX_X) | (angle.abs() > MAX_ANGLE)
-        return state, torch.ones_like(x), terminated
+    def advance(self, state: Array, action: Array) -> tuple[Array, Array, Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        xp = namespace_of(state)
+        push_scale, push_offset, gravity, lever, ratio, tau, max_x, max_angle = constants_like(state, _CONSTANTS)
+        x, x_dot, angle, angle_dot = state
+        cos, sin = xp.cos(angle), xp.sin(angle)
+        push = action * push_scale - push_offset + angle_dot * angle_dot * sin  # 1/s²
+        angle_acc = (sin * gravity - cos * push) / (lever - cos * cos)
+        x_acc = (push - cos * angle_acc) * ratio
+        state = state + stack([x_dot, x_acc, angle_dot, angle_acc]) * tau
+        terminated = (abs(state[0]) > max_x) | (abs(state[2]) > max_angle)
+        if self.sutton_barto_reward:
+            return state, xp.where(terminated, xp.full_like(x, -1.0), xp.zeros_like(x)), terminated
+        return state, xp.ones_like(x), terminated
 
     @staticmethod
-    def observe(state: Tensor) -> Tensor:
+    def observe(state: Array) -> Array:
         return state

@@ -7,6 +7,8 @@ This module knows no tasks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,8 +16,10 @@ from torch import Tensor
 from ...engine.simulator import Array
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, the increment of splitmix64
-_STRIDE = -1640531527  # 2**32 over the golden ratio, as a signed 32-bit number
-_MULTIPLIERS = (0x7FEB352D, -2073254261)  # "lowbias32" of C. Wellons' hash prospector (the second is 0x846CA68B)
+# 2**32 over the golden ratio, the multipliers of "lowbias32" of C. Wellons' hash prospector, and numbers of bits
+_CONSTANTS = (0x9E3779B9, 0x7FEB352D, 0x846CA68B, 8, 15, 16)
+_UNSIGNED = tuple(np.array(word, np.uint32) for word in _CONSTANTS)
+_SIGNED = tuple(int(word.view(np.int32)) for word in _UNSIGNED)  # for torch, which has no arithmetic on uint32
 
 
 def keys_of(seeds: np.ndarray) -> np.ndarray:
@@ -51,24 +55,29 @@ def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype =
     return _words(keys, episodes, index).to(dtype) * 2.0**-24
 
 
-def uniform_numpy(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Draws the same numbers as `uniform`, faster for few rows on the CPU: calls of NumPy have less overhead."""
-    index = np.arange(num_draws, dtype=np.int32)
-    return torch.from_numpy(_words(keys.numpy(), episodes.numpy(), index)).to(dtype) * 2.0**-24
+def uniform_numpy(
+    keys: np.ndarray, episodes: np.ndarray, num_draws: int, dtype: type[np.floating[Any]] = np.float32
+) -> np.ndarray:
+    """Draws the same numbers as `uniform` from NumPy arrays, faster for few rows: calls of NumPy take less time."""
+    index = np.arange(num_draws, dtype=np.uint32)
+    return _words(keys.view(np.uint32), episodes.view(np.uint32), index).astype(dtype) * 2.0**-24
 
 
 def _words(keys: Array, episodes: Array, index: Array) -> Array:
-    """Computes 24 random bits for each draw, `[num_draws, n]`, from tensors or NumPy arrays."""
+    """Computes 24 random bits for each draw, `[num_draws, n]`, from tensors of int32 or NumPy arrays of uint32."""
+    constants: Any = _SIGNED if isinstance(keys, Tensor) else _UNSIGNED
+    stride, first, second, bits8, bits15, bits16 = constants
+    shift: Any = _shift if isinstance(keys, Tensor) else np.right_shift
+
+    def mix(word: Array) -> Array:
+        """Applies a bijection of words in which every bit of the output depends on every bit of the input."""
+        word = (word ^ shift(word, bits16)) * first
+        word = (word ^ shift(word, bits15)) * second
+        return word ^ shift(word, bits16)
+
     counter = episodes * len(index) + index[:, None]
-    return _shift(_mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1]), 8)
+    return shift(mix(mix(keys[0] + counter * stride) ^ keys[1]), bits8)
 
 
-def _mix(word: Array) -> Array:
-    """Applies a bijection of 32-bit words in which every bit of the output depends on every bit of the input."""
-    word = (word ^ _shift(word, 16)) * _MULTIPLIERS[0]
-    word = (word ^ _shift(word, 15)) * _MULTIPLIERS[1]
-    return word ^ _shift(word, 16)
-
-
-def _shift(word: Array, num_bits: int) -> Array:
+def _shift(word: Tensor, num_bits: int) -> Tensor:
     return (word >> num_bits) & ((1 << (32 - num_bits)) - 1)  # the mask removes the sign bits that the shift inserts

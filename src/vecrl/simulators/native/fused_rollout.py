@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...engine.simulator import BatchStep
 from ...engine.space_layout import Tree
-from .base import NativeSimulator, NativeState
+from .base import NativeSimulator
 from .compile_utils import as_bytes
+from .state import NativeState
 
 Region = Callable[[NativeState, Tensor, Tree], tuple[NativeState, Tensor, tuple[Tensor, ...]]]
 
@@ -117,13 +119,19 @@ class FusedRollout:
             run, fullgraph=True, dynamic=False, options={"cpp_wrapper": self.simulator.device == "cpu"}
         )
 
+    def _step(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, Tensor, NativeState]:
+        if self.compile:
+            return self.simulator.step_and_restart(actions, rows)
+        step, _, next_obs, rows = self.simulator.step_and_restart_rows(actions, rows)
+        return step, next_obs, rows
+
     def _unroll(
         self, length: int, rows: NativeState, obs: Tensor, params: Tree
     ) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
         records = []
         for _ in range(length):
             actions = self.policy_fn(obs) if params is None else self.policy_fn(obs, params)
-            step, next_obs, rows = self.simulator.step_and_restart(actions, rows)
+            step, next_obs, rows = self._step(actions, rows)
             record = (obs, actions, step.reward, as_bytes(step.terminated), as_bytes(step.truncated))
             records.append((*record, step.next_obs) if self.next_obs else record)
             obs = next_obs

@@ -6,12 +6,12 @@ A. W. Moore, "Efficient memory-based learning for robot control" (1990), as impl
 from __future__ import annotations
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor
 
-from ...engine.simulator import ResetOptions
-from .base import NativeSimulator, start_bounds
+from ...engine.simulator import Array, ResetOptions
+from .array_library import namespace_of, stack
+from .base import NativeSimulator
+from .reset_options import start_bounds
 
 FORCE = 0.001
 GRAVITY = 0.0025
@@ -24,7 +24,10 @@ _HIGH = np.array([MAX_POSITION, MAX_SPEED], np.float32)
 
 
 class MountainCar(NativeSimulator):
-    """State: position and speed along the valley, in the task's own units; the observation is the state."""
+    """State: position and speed along the valley, in the task's own units; the observation is the state.
+
+    An episode terminates at the goal with a speed of at least `goal_velocity`.
+    """
 
     id = "MountainCar-v0"
     episode_steps = 200
@@ -32,28 +35,32 @@ class MountainCar(NativeSimulator):
     num_draws = 1
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
     action_space = Discrete(3)
+    supports_numpy = True
+    physics = ("goal_velocity",)
+    goal_velocity = 0.0
 
     @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
+    def initial(uniforms: Array, options: ResetOptions) -> Array:
         low, high = start_bounds(options, -0.6, -0.4)
         position = uniforms[0] * (high - low) + low
-        return torch.stack([position, torch.zeros_like(position)])
+        xp = namespace_of(position)
+        return stack([position, xp.zeros_like(position)])
 
-    @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def advance(self, state: Array, action: Array) -> tuple[Array, Array, Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
         state = drive(state, (action - 1) * FORCE)
-        terminated = (state[0] >= GOAL) & (state[1] >= 0)
-        return state, torch.full_like(state[0], -1.0), terminated
+        terminated = (state[0] >= GOAL) & (state[1] >= self.goal_velocity)
+        return state, namespace_of(state).full_like(state[0], -1.0), terminated
 
     @staticmethod
-    def observe(state: Tensor) -> Tensor:
+    def observe(state: Array) -> Array:
         return state
 
 
-def drive(state: Tensor, push: Tensor) -> Tensor:
+def drive(state: Array, push: Array) -> Array:
     """Computes the next state under `push` `[n]`, also for the continuous task; the left end of the track is a wall."""
-    position, speed = state.unbind(0)
-    speed = torch.add(speed + push, torch.cos(3 * position), alpha=-GRAVITY).clamp(-MAX_SPEED, MAX_SPEED)
+    xp = namespace_of(state)
+    position, speed = state
+    speed = (speed + push - xp.cos(3 * position) * GRAVITY).clip(-MAX_SPEED, MAX_SPEED)
     position = position + speed
-    speed = torch.where((position <= MIN_POSITION) & (speed < 0), 0.0, speed)
-    return torch.stack([position.clamp(MIN_POSITION, MAX_POSITION), speed])
+    speed = xp.where((position <= MIN_POSITION) & (speed < 0), 0.0, speed)
+    return stack([position.clip(MIN_POSITION, MAX_POSITION), speed])

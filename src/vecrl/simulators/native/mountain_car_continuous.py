@@ -6,11 +6,10 @@ Same as gymnasium's "MountainCarContinuous-v0": the push is clipped to [-1, 1], 
 from __future__ import annotations
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box
-from torch import Tensor
 
-from ...engine.simulator import ResetOptions
+from ...engine.simulator import Array, ResetOptions
+from .array_library import namespace_of
 from .base import NativeSimulator
 from .mountain_car import MountainCar, drive
 
@@ -19,7 +18,10 @@ GOAL = 0.45
 
 
 class MountainCarContinuous(NativeSimulator):
-    """State: position and speed along the valley, in the task's own units; the observation is the state."""
+    """State: position and speed along the valley, in the task's own units; the observation is the state.
+
+    An episode terminates at the goal with a speed of at least `goal_velocity`.
+    """
 
     id = "MountainCarContinuous-v0"
     episode_steps = 999
@@ -27,19 +29,21 @@ class MountainCarContinuous(NativeSimulator):
     num_draws = 1
     observation_space = MountainCar.observation_space
     action_space = Box(-1.0, 1.0, (1,), np.float32)
+    supports_numpy = True
+    physics = ("goal_velocity",)
+    goal_velocity = 0.0
 
     @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
+    def initial(uniforms: Array, options: ResetOptions) -> Array:
         return MountainCar.initial(uniforms, options)
 
-    @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def advance(self, state: Array, action: Array) -> tuple[Array, Array, Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
         push = action[:, 0]
-        state = drive(state, push.clamp(-1, 1) * POWER)
-        terminated = (state[0] >= GOAL) & (state[1] >= 0)
-        reward = torch.add(terminated * 100.0, push.square(), alpha=-0.1).to(state.dtype)
-        return state, reward, terminated
+        state = drive(state, push.clip(-1, 1) * POWER)
+        terminated = (state[0] >= GOAL) & (state[1] >= self.goal_velocity)
+        cost = push * push * 0.1
+        return state, namespace_of(state).where(terminated, 100.0 - cost, -cost), terminated
 
     @staticmethod
-    def observe(state: Tensor) -> Tensor:
+    def observe(state: Array) -> Array:
         return state

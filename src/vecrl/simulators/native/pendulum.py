@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box
-from torch import Tensor
 
-from ...engine.simulator import ResetOptions
-from .base import NativeSimulator, option_number
+from ...engine.simulator import Array, ResetOptions
+from .array_library import namespace_of, stack
+from .base import NativeSimulator
+from .reset_options import option_number
 
-GRAVITY = 10.0  # m/s²
 MASS = 1.0  # kg
 LENGTH = 1.0  # m
 TAU = 0.05  # s
@@ -26,7 +25,10 @@ _HIGH = np.array([1.0, 1.0, MAX_SPEED], np.float32)
 
 
 class Pendulum(NativeSimulator):
-    """State: angle (rad, not wrapped) and its speed (rad/s). Observation: cosine and sine of the angle, the speed."""
+    """State: angle (rad, not wrapped) and its speed (rad/s). Observation: cosine and sine of the angle, the speed.
+
+    `g` is the gravity in m/s².
+    """
 
     id = "Pendulum-v1"
     episode_steps = 200
@@ -34,26 +36,29 @@ class Pendulum(NativeSimulator):
     num_draws = 2
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32)
+    supports_numpy = True
+    physics = ("g",)
+    g = 10.0
 
     @staticmethod
-    def initial(uniforms: Tensor, options: ResetOptions) -> Tensor:
+    def initial(uniforms: Array, options: ResetOptions) -> Array:
         angle = option_number(options, "x_init", math.pi)
         speed = option_number(options, "y_init", 1.0)
         centred = 2 * uniforms - 1
-        return torch.stack([centred[0] * angle, centred[1] * speed])
+        return stack([centred[0] * angle, centred[1] * speed])
+
+    def advance(self, state: Array, action: Array) -> tuple[Array, Array, Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        xp = namespace_of(state)
+        angle, speed = state
+        torque = action[:, 0].clip(-MAX_TORQUE, MAX_TORQUE)
+        wrapped = xp.remainder(angle + math.pi, 2 * math.pi) - math.pi
+        cost = wrapped * wrapped + 0.1 * (speed * speed) + 0.001 * (torque * torque)
+        pull = xp.sin(angle) * (3 * self.g / (2 * LENGTH)) + torque * (3 / (MASS * LENGTH**2))
+        speed = (speed + pull * TAU).clip(-MAX_SPEED, MAX_SPEED)
+        return stack([angle + speed * TAU, speed]), -cost, xp.zeros_like(cost, dtype=bool)
 
     @staticmethod
-    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        angle, speed = state.unbind(0)
-        torque = action[:, 0].clamp(-MAX_TORQUE, MAX_TORQUE)
-        wrapped = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-        cost = wrapped.square().add(speed.square(), alpha=0.1).add(torque.square(), alpha=0.001)
-        pull = angle.sin() * (3 * GRAVITY / (2 * LENGTH)) + torque * (3 / (MASS * LENGTH**2))
-        speed = speed.add(pull, alpha=TAU).clamp(-MAX_SPEED, MAX_SPEED)
-        state = torch.stack([angle.add(speed, alpha=TAU), speed])
-        return state, -cost, torch.zeros_like(cost, dtype=torch.bool)
-
-    @staticmethod
-    def observe(state: Tensor) -> Tensor:
-        angle, speed = state.unbind(0)
-        return torch.stack([angle.cos(), angle.sin(), speed])
+    def observe(state: Array) -> Array:
+        xp = namespace_of(state)
+        angle, speed = state
+        return stack([xp.cos(angle), xp.sin(angle), speed])

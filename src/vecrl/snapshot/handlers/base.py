@@ -176,6 +176,7 @@ _STATELESS_TYPES = (
     type(Ellipsis),
     type(NotImplemented),
 )
+PYGAME_VALUES = "Rect", "FRect", "Vector2", "Vector3"  # all else of pygame is for windows and images
 _STATELESS_MODULES = {"pygame", "pyglet", "OpenGL", "glfw", "glcontext", "moderngl", "matplotlib", "imageio", "moviepy"}
 _STATELESS_MODULES |= {"cv2", "tkinter", "wandb", "tensorboard", "logging", "typing"}
 _STATELESS_MODULE_PARTS = (
@@ -213,8 +214,12 @@ def _is_stateless(cls: type) -> bool:
     if issubclass(cls, _STATELESS_TYPES):
         return True
     module, top = module_of(cls), top_package(cls)
+    if top == "pygame" and (cls.__name__ in PYGAME_VALUES or module == "pygame.sprite"):
+        return False
     if top in _STATELESS_MODULES or any(part in module for part in _STATELESS_MODULE_PARTS):
         return True
+    if module == "multiprocessing.synchronize":
+        return cls.__name__ in ("Lock", "RLock", "Condition")
     if top == "mujoco":
         return cls.__name__ not in ("MjData", "MjModel")
     if top == "torch":

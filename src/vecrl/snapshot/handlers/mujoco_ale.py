@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ...errors import StateError
-from .base import Get, LibraryHandler, LibraryObject, Node, Ref, Restored, loaded_module
+from .base import MISSING, Get, LibraryHandler, LibraryObject, Node, Ref, Restored, loaded_module
 
 
 class MujocoData(LibraryHandler):
@@ -53,7 +53,7 @@ def _size(model: LibraryObject) -> str:
     return f"nq={model.nq}, nv={model.nv}, nu={model.nu}, nbody={model.nbody}"
 
 
-_CONSTANT_PREFIXES = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "name", "text_", "tuple_", "plugin", "hfield_", "paths")
+_CONSTANT_PREFIXES = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "name", "text_", "tuple_", "plugin", "paths")
 
 
 class MujocoModels(LibraryHandler):
@@ -102,6 +102,27 @@ def _public_names(value: object) -> list[str]:
 def _array_attributes(value: object) -> list[tuple[str, np.ndarray]]:
     attributes = [(name, getattr(value, name)) for name in _public_names(value)]
     return [(name, array) for name, array in attributes if isinstance(array, np.ndarray)]
+
+
+class DmControlPhysics(LibraryHandler):
+    """dm_control's `Physics`: MuJoCo's data and model, since its own `get_state` omits most of them."""
+
+    tag = "dm_control_physics"
+    library, class_names = "dm_control", ("Physics",)
+    _ENGINE_ATTRIBUTES = frozenset(
+        ("_contexts", "_contexts_lock", "_data", "_named", "_warnings", "_warnings_before", "_new_warnings")
+    )
+
+    def capture(self, value: LibraryObject, ref: Ref) -> Node:
+        attributes = {name: item for name, item in vars(value).items() if name not in self._ENGINE_ATTRIBUTES}
+        attrs = {name: ref(item, f".{name}") for name, item in attributes.items()}
+        return {"data": ref(value.data.ptr, ".data"), "attrs": attrs}
+
+    def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
+        self.require_match(old)
+        get(node["data"], old.data.ptr)
+        attrs = {name: get(item, getattr(old, name, MISSING)) for name, item in node["attrs"].items()}
+        return old, lambda: vars(old).update(attrs)
 
 
 class AtariEmulators(LibraryHandler):
@@ -165,4 +186,4 @@ def _repeat(ale: LibraryObject, action: LibraryObject, sticky_probability: float
         ale.act(action)
 
 
-HANDLERS = (MujocoData(), MujocoModels(), AtariEmulators())
+HANDLERS = (MujocoData(), MujocoModels(), DmControlPhysics(), AtariEmulators())

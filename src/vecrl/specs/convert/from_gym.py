@@ -39,11 +39,13 @@ class ConversionOptions:
         device: of the specs.
         categorical: choices as indices instead of one-hot rows.
         dtype: of the choices, None for the space's own.
+        merge_equal: several choices of equally many options as one spec.
     """
 
     device: Device
     categorical: bool
     dtype: torch.dtype | None
+    merge_equal: bool = False
 
 
 Converter = Callable[[Any, ConversionOptions], TensorSpec]
@@ -52,7 +54,12 @@ _CONVERTERS: dict[type | str, Converter] = {}
 
 
 def spec_from_gym(
-    space: object, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
+    space: object,
+    *,
+    device: Device = None,
+    categorical: bool = False,
+    dtype: torch.dtype | None = None,
+    merge_equal: bool = False,
 ) -> TensorSpec:
     """Converts a gymnasium space to a spec of the same structure.
 
@@ -73,6 +80,8 @@ def spec_from_gym(
         device: of the spec; None for torch's default device.
         categorical: choices as indices instead of one-hot rows.
         dtype: of the choices; None for the space's own.
+        merge_equal: convert a MultiDiscrete in which all choices have n options to a `OneHot` of shape `[*shape, n]`
+            or a `Categorical` of shape `[*shape]`, as TorchRL does.
 
     >>> spec_from_gym(spaces.Dict(a=spaces.Discrete(3, start=1), b=spaces.Box(-1, 1, (2,))), categorical=True)
     Composite(
@@ -80,7 +89,7 @@ def spec_from_gym(
         b: Bounded(low=-1, high=1, shape=(2,), dtype=torch.float32, device=cpu),
         shape=(), device=None)
     """
-    return convert(space, ConversionOptions(device, categorical, dtype))
+    return convert(space, ConversionOptions(device, categorical, dtype, merge_equal))
 
 
 def register_space(space_type: type | str) -> Callable[[Converter], Converter]:
@@ -151,11 +160,16 @@ def _discrete(space: spaces.Discrete, options: ConversionOptions) -> TensorSpec:
 
 @register_space(spaces.MultiDiscrete)
 def _multi_discrete(space: spaces.MultiDiscrete, options: ConversionOptions) -> TensorSpec:
-    nvec = torch.as_tensor(np.array(space.nvec, dtype=np.int64))
-    start = torch.as_tensor(np.array(getattr(space, "start", np.zeros_like(space.nvec)), dtype=np.int64))
-    if options.categorical or nvec.ndim != 1:
-        return MultiCategorical(nvec, None, options.device, options.dtype or torch_dtype(space.dtype), min=start)
-    return MultiOneHot(nvec, None, options.device, options.dtype or torch_dtype(space.dtype), min=start)
+    nvec = np.array(space.nvec, dtype=np.int64)
+    start = np.array(getattr(space, "start", np.zeros_like(nvec)), dtype=np.int64)
+    dtype = options.dtype or torch_dtype(space.dtype)
+    if options.merge_equal and nvec.size > 1 and not (np.ptp(nvec) or np.ptp(start)):
+        n, minimum = int(nvec.flat[0]), int(start.flat[0])
+        if options.categorical:
+            return Categorical(n, nvec.shape, options.device, dtype, min=minimum)
+        return OneHot(n, (*nvec.shape, n), options.device, dtype, min=minimum)
+    spec_type = MultiCategorical if options.categorical or nvec.ndim != 1 else MultiOneHot
+    return spec_type(torch.as_tensor(nvec), None, options.device, dtype, min=torch.as_tensor(start))
 
 
 @register_space(spaces.MultiBinary)

@@ -1,0 +1,176 @@
+"""What a worker process runs: vecrl's worker on this interpreter, or the one for another interpreter.
+
+Both get the same commands with the same header. They differ in what the extras of commands are and how these are
+pickled. This module must not know how commands are sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...errors import SerializationError
+from ..batch_buffers import BatchBuffers
+from ..simulator import EnvDescription, ResetKeywords, SimulatorMaker
+from ..space_layout import Layout
+from ..worker import Command, Op, WorkerSpec
+from .foreign_worker.plain_data import dumps
+from .interpreters import find_python
+from .pickling import modules_in, pickle_specs, pickle_worker_spec
+from .process_worker import ConstructPayload, ProcessContext
+from .protocol import encode_command
+from .worker_options import WorkerOptions
+
+
+class WorkerProgram(Protocol):
+    """The program of all worker processes of a pool.
+
+    Attributes:
+        request: what the fork server needs to start it.
+    """
+
+    request: dict[str, Any]
+
+    def construct_payload(self, worker_spec: WorkerSpec, context: ProcessContext) -> Any:
+        """Returns the extra of `Op.CONSTRUCT` for a worker, with an attribute `seed`."""
+        ...
+
+    def attach_extra(self, buffers: BatchBuffers, obs: Layout, action: Layout) -> Any:
+        """Returns the extra of `Op.ATTACH`."""
+        ...
+
+    def encode(self, command: Command) -> bytes:
+        """Returns a command as bytes."""
+        ...
+
+
+def program_for(worker_specs: Sequence[WorkerSpec], options: WorkerOptions) -> WorkerProgram:
+    """Returns the program for these workers.
+
+    It is that for another interpreter if `options` names one, or if all environments are described and name the same.
+
+    Raises:
+        ModuleNotFoundError: a module in `preload` does not exist.
+        SerializationError: a worker spec cannot be pickled, or is not described for the interpreter of the options.
+    """
+    descriptions = [_descriptions(spec) for spec in worker_specs]
+    pythons = {description.python for part in descriptions for description in part or [EnvDescription("")]}
+    python = options.python or (pythons.pop() if len(pythons) == 1 else None)
+    if python is None:
+        return ThisPython(worker_specs, options)
+    described = [part for part in descriptions if part is not None]
+    if len(described) < len(worker_specs):
+        raise SerializationError(
+            f"Expected functions that describe their environments for the interpreter {python}, got others. Use "
+            "`vecrl.simulators.foreign.foreign_env`, or `make_vector_env(name, python=...)`."
+        )
+    return OtherPython(find_python(python), described, options)
+
+
+def _descriptions(worker_spec: WorkerSpec) -> list[EnvDescription] | None:
+    """Returns the descriptions of all environments of a worker, or None if one has none."""
+    make = worker_spec.make
+    descriptions = make.descriptions if isinstance(make, SimulatorMaker) else []
+    return descriptions if len(descriptions) == worker_spec.num_envs else None
+
+
+class ThisPython:
+    """The worker of `process_worker`, on the caller's interpreter."""
+
+    def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
+        fork, preload = options.start_method == "forkserver", options.preload
+        if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
+            raise ModuleNotFoundError(
+                f"Expected preload to name modules that can be imported, got {missing[0]!r}. "
+                "Install it, or remove it from preload."
+            )
+        self._pickled = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
+        modules = sorted(set(preload).union(*map(modules_in, self._pickled))) if fork else []
+        self.request = {"fork": fork, "preload": modules, "program": None}
+
+    def construct_payload(self, worker_spec: WorkerSpec, context: ProcessContext) -> ConstructPayload:
+        pickled = self._pickled[worker_spec.index]
+        specs = pickle_specs(pickled)
+        return ConstructPayload(context, worker_spec.index, worker_spec.ids, pickled, specs, worker_spec.seed)
+
+    def attach_extra(self, buffers: BatchBuffers, obs: Layout, action: Layout) -> Any:
+        return obs.space, action.space, buffers.num_envs, len(buffers.slots)
+
+    def encode(self, command: Command) -> bytes:
+        return encode_command(command)
+
+
+@dataclass
+class ForeignPayload:
+    """The extra of `Op.CONSTRUCT` for another interpreter; the worker gets its fields as a dict."""
+
+    context: ProcessContext
+    index: int
+    ids: tuple[int, ...]
+    envs: list[EnvDescription]
+    same_spaces: bool
+    infos: bool
+    check_nan: bool
+    preload: Sequence[str]
+    seed: int
+
+
+class OtherPython:
+    """The worker of `foreign_worker`, on another interpreter.
+
+    Args:
+        python: the path of the interpreter.
+        descriptions: the environments of each worker.
+        options: as for every backend.
+    """
+
+    def __init__(self, python: str, descriptions: Sequence[list[EnvDescription]], options: WorkerOptions):
+        folder = str(Path(__file__).parent)
+        code = (  # NumPy first, since modules in this folder must not hide those that NumPy imports
+            f"import sys, numpy; sys.path.insert(0, {folder!r}); from foreign_worker.worker import main; "
+            "del sys.path[0]; main()"
+        )
+        self._descriptions = descriptions
+        self._preload = list(options.preload)
+        self.request = {"fork": False, "preload": [], "program": [python, "-E", "-c", code]}
+
+    def construct_payload(self, worker_spec: WorkerSpec, context: ProcessContext) -> ForeignPayload:
+        make = worker_spec.make
+        maker_options = make.options if isinstance(make, SimulatorMaker) else {}
+        if not maker_options.get("trust_spaces", True):
+            raise SerializationError(
+                "Expected trust_spaces=True with environments on another interpreter, got False. They are exchanged as "
+                "arrays of the spaces that they declare."
+            )
+        same_spaces = maker_options.get("same_spaces", True)
+        envs = self._descriptions[worker_spec.index]
+        flags = same_spaces, bool(worker_spec.infos), worker_spec.check_nan
+        return ForeignPayload(
+            context, worker_spec.index, worker_spec.ids, envs, *flags, self._preload, worker_spec.seed
+        )
+
+    def attach_extra(self, buffers: BatchBuffers, obs: Layout, action: Layout) -> Any:
+        if obs.opaque or action.opaque:
+            raise SerializationError(
+                "Expected environments with one layout of arrays in all workers, got different ones. Environments on "
+                "another interpreter are exchanged as arrays only: use environments with equal spaces."
+            )
+        return {
+            "obs_paths": [leaf.path for leaf in obs.leaves],
+            "action_paths": [leaf.path for leaf in action.leaves],
+            "size": BatchBuffers.size(obs, action, buffers.num_envs, len(buffers.slots)),
+            "arrays": buffers.places(),
+        }
+
+    def encode(self, command: Command) -> bytes:
+        extra: Any = command.extra
+        if isinstance(extra, ForeignPayload):
+            extra = dataclasses.asdict(extra)
+        elif command.op == Op.RESET and extra is not None:
+            seeds, options = extra
+            extra = seeds, options, isinstance(options, ResetKeywords)
+        return encode_command(dataclasses.replace(command, extra=extra), dumps)

@@ -1,0 +1,211 @@
+"""`JaxTaskEnv`: an environment of a JAX library as pure functions over TensorDicts.
+
+The state of the simulator is an entry of each TensorDict, beside the observations. So a step depends on its input only,
+and a TensorDict of any batch size may be stepped. This module must not know any library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from ...engine.space_layout import Tree
+from ...errors import SpaceError
+from ...simulators.jax_simulator import JaxTask, as_argument, jax_device, to_torch
+from ...specs import Categorical, Composite, TensorSpec, Unbounded
+from ...specs.categorical_base import CategoricalSpec
+from ...specs.convert.dtypes import torch_dtype
+from ..base import EnvBase
+from ..keys import FLAGS
+from ..spec_store import Device
+
+Path = tuple[str, ...]
+
+
+class JaxTaskEnv(EnvBase):
+    """A `JaxTask` as an environment over TensorDicts, which hold its state under "state".
+
+    The state has the structure of the library's, with the names of fields as keys. Its unsigned 32-bit integers (random
+    keys) are stored as int32. A reset starts all episodes, or those of the rows that "_reset" selects; with
+    `set_seed(seed)` before, they depend on the seed and the batch size only.
+
+    Args:
+        task: the environment.
+        batch_size: the batch size; None for an environment that takes TensorDicts of any batch size.
+        device: the device of all tensors; None is the CPU.
+        jit: compile the functions of the task, on the first reset and step of each number of rows.
+        kwargs: arguments of `EnvBase`.
+    """
+
+    excluded_from_state = ("_task", "_functions", "_state_paths", "_state_tree")
+
+    def __init__(
+        self,
+        task: JaxTask,
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        device: Device = None,
+        jit: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(device=device, batch_size=() if batch_size is None else batch_size, **kwargs)
+        self._batch_locked = batch_size is not None
+        self._task, self._jit = task, jit
+        self._functions = task.compiled[:2] if jit else task.functions
+        self._read_state_structure()
+        self._make_specs()
+        self._set_seed(None)
+
+    # -- specs
+
+    def _action_and_obs_specs(self) -> tuple[TensorSpec, Composite]:
+        """Returns the specs of the actions and the observations of one row; a subclass defines it."""
+        raise NotImplementedError(f"Expected {type(self).__name__} to define _action_and_obs_specs.")
+
+    def _reward_shape(self) -> tuple[int, ...]:
+        return (1,)
+
+    def _read_state_structure(self) -> None:
+        import jax
+
+        leaves, self._state_tree = jax.tree_util.tree_flatten_with_path(self._task.start_shapes[0])
+        self._state_paths: list[Path] = [_names(path) for path, _ in leaves]
+        self._state_leaves = [leaf for _, leaf in leaves]
+
+    def _make_specs(self) -> None:
+        device, batch = self.device, self.batch_size
+        action_spec, obs_spec = self._action_and_obs_specs()
+        state_spec = Composite(device=device)
+        for path, leaf in zip(self._state_paths, self._state_leaves, strict=True):
+            dtype = torch.int32 if leaf.dtype == np.uint32 else torch_dtype(leaf.dtype)
+            state_spec[path] = Unbounded(tuple(leaf.shape), device, dtype)
+        obs_spec["state"] = state_spec
+        self.observation_spec = _expand(obs_spec, batch)
+        self.state_spec = _expand(Composite(state=state_spec.clone(), device=device), batch)
+        self.action_spec = _expand(action_spec, batch)
+        self.reward_spec = Unbounded((*batch, *self._reward_shape()), device)
+        flag = Categorical(2, (*batch, 1), device, torch.bool)
+        self.full_done_spec = Composite({name: flag.clone() for name in FLAGS}, shape=batch, device=device)
+
+    # -- resets and steps
+
+    def _set_seed(self, seed: int | None) -> None:
+        import jax
+
+        seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self._key: Any = jax.device_put(jax.random.PRNGKey(seed % 2**32), self._jax_device)
+
+    @property
+    def _jax_device(self) -> Any:
+        return jax_device(self.device or "cpu")
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: object) -> TensorDictBase:  # pyright: ignore[reportIncompatibleMethodOverride]
+        shape = self.batch_size if tensordict is None else tensordict.batch_size
+        keys = _split()(self._key, 1 + shape.numel())
+        self._key = keys[0]
+        state, obs = self._functions[0](keys[1:])
+        return TensorDict(self._entries(state, obs, shape), shape, device=self.device)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        shape = tensordict.batch_size
+        step = self._functions[1](self._state_of(tensordict), self._action_of(tensordict))
+        entries = self._entries(step.state, step.obs, shape)
+        reward = to_torch(step.info.get("vector_reward", step.reward))
+        terminated, truncated = (to_torch(flag).reshape((*shape, 1)) for flag in (step.terminated, step.truncated))
+        entries["reward"] = reward.reshape((*shape, *self._reward_shape()))
+        entries |= {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        return TensorDict(entries, shape, device=self.device)
+
+    def _entries(self, state: Tree, obs: Tree, shape: torch.Size) -> dict[str, Any]:
+        import jax
+
+        leaves = map(to_torch, jax.tree_util.tree_leaves(state))
+        state_td = TensorDict({}, shape, device=self.device)
+        for path, value in zip(self._state_paths, leaves, strict=True):
+            value = value.view(torch.int32) if value.dtype == torch.uint32 else value
+            state_td[path] = value.reshape((*shape, *value.shape[1:]))
+        obs = to_torch(obs)
+        obs = obs if isinstance(obs, dict) else {"observation": obs}
+        return {**_with_batch(obs, shape), "state": state_td}
+
+    def _state_of(self, tensordict: TensorDictBase) -> Tree:
+        """Returns the state of rows in the structure of the library."""
+        import jax
+
+        rows, device = tensordict.batch_size.numel(), torch.device(self.device or "cpu")
+        leaves: list[Any] = []
+        for path, leaf in zip(self._state_paths, self._state_leaves, strict=True):
+            value = tensordict.get(("state", *path), None)
+            if value is None:
+                raise SpaceError(
+                    f"Expected the entry {('state', *path)} in the TensorDict of a step, got none. Step the result of "
+                    "env.reset() or of an earlier step."
+                )
+            value = value.to(device).reshape((rows, *leaf.shape))
+            leaves.append(as_argument(value.view(torch.uint32) if leaf.dtype == np.uint32 else value))
+        return jax.tree_util.tree_unflatten(self._state_tree, leaves)
+
+    def _action_of(self, tensordict: TensorDictBase) -> Any:
+        spec, space = self.action_spec, self._task.action_space
+        action = tensordict.get("action")
+        if isinstance(spec, CategoricalSpec):
+            action = spec.to_categorical(action)
+        shape = (tensordict.batch_size.numel(), *(space.shape or ()))
+        if action.numel() != prod(shape):
+            raise SpaceError(f"Expected an action of shape {shape}, got {tuple(action.shape)}.")
+        dtype = getattr(torch, np.dtype(space.dtype).name)
+        return as_argument(action.detach().to(self.device or "cpu", dtype).reshape(shape))
+
+    # -- rendering and devices
+
+    def render(self, tensordict: TensorDictBase) -> np.ndarray:
+        """Returns a frame `[height, width, 3]` uint8 of the state in `tensordict`, which has one row."""
+        import jax
+
+        if tensordict.batch_size.numel() != 1:
+            raise SpaceError(f"Expected a TensorDict of one row, got the batch size {tuple(tensordict.batch_size)}.")
+        state = jax.tree_util.tree_map(lambda leaf: jax.numpy.asarray(leaf[0]), self._state_of(tensordict))
+        return self._task.draw(state)
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Moves the specs and the key of the environment to another device and returns it."""
+        import jax
+
+        super().to(device)
+        self._key = jax.device_put(self._key, self._jax_device)
+        return self
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Closes the environment and its renderer."""
+        self._task.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+
+@cache
+def _split() -> Callable[..., Any]:
+    """Returns the function that splits a key into as many as its second argument says."""
+    import jax
+
+    return jax.jit(jax.random.split, static_argnums=1)
+
+
+def _names(path: Sequence[Any]) -> Path:
+    """Returns the keys of a path of JAX: names of fields and keys, and numbers of parts of tuples, as texts."""
+    return tuple(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", None)))) for key in path)
+
+
+def _expand(spec: Any, batch: torch.Size) -> Any:
+    return spec.expand(*batch, *spec.shape)
+
+
+def _with_batch(obs: dict[str, Any], shape: torch.Size) -> dict[str, Any]:
+    return {
+        key: _with_batch(value, shape) if isinstance(value, dict) else value.reshape((*shape, *value.shape[1:]))
+        for key, value in obs.items()
+    }

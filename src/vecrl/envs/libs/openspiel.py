@@ -1,0 +1,239 @@
+"""OpenSpiel's games over TensorDicts, with the players of each group stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...simulators.openspiel import (
+    SIMULTANEOUS,
+    GamePlay,
+    game_names,
+    load_game,
+    openspiel_library,
+    provided_tensors,
+    tensor_shape,
+)
+from ...specs import Categorical, Composite, NonTensor, OneHot, TensorSpec, Unbounded
+from ..base import EnvBase
+from ..marl_groups import MarlGroupMapType, check_marl_grouping
+from .gym_backends import AvailableEnvs
+
+GroupMap = MarlGroupMapType | Mapping[str, Sequence[str]]
+
+
+class OpenSpielWrapper(EnvBase):
+    """A game of OpenSpiel, without a batch size.
+
+    The players "player_0", "player_1", ... of a group are stacked: the entries of the group "agents" are "observation"
+    `[players, ...]` and "information_state" `[players, ...]` (float32), if the game has them, "reward" `[players, 1]`
+    and "action". "current_player" `[]` int32 is the player that moves next: only its action is played. It is -2 if all
+    move simultaneously, and -4 after the end.
+
+    The specs of actions have masks of the legal moves: random actions are legal, and those of players that do not move
+    are 0. Chance events are drawn from a generator that `set_seed` seeds.
+
+    Args:
+        env: a `pyspiel.State`, as `pyspiel.load_game("chess").new_initial_state()`.
+        group_map: the players of every group, or how to group them.
+        categorical_actions: encode actions as indices, otherwise as one-hot rows.
+        return_state: return the entry "state", the text that OpenSpiel serializes the state to. In any case,
+            `env.reset(TensorDict({"state": text}))` continues the game from that state.
+        kwargs: see `EnvBase`.
+
+    Attributes:
+        available_envs: class attribute, the names of the games.
+        group_map: the players of every group.
+        agent_names: all players.
+
+    Raises:
+        VersionError: (an ImportError) if OpenSpiel is not installed.
+        TypeError: if this is no `pyspiel.State`.
+        ValueError: if players are not in exactly one group each.
+        SpaceError: if it is a mean field game, or a batch size is given.
+
+    >>> env = OpenSpielEnv("kuhn_poker")  # doctest: +SKIP
+    >>> env.rollout(10)["next", "agents", "reward"].shape  # doctest: +SKIP
+    torch.Size([3, 2, 1])
+    """
+
+    libname = "openspiel"
+    available_envs: Any = AvailableEnvs(game_names)
+
+    def __init__(
+        self,
+        env: Any = None,
+        *,
+        group_map: GroupMap = MarlGroupMapType.ALL_IN_ONE_GROUP,
+        categorical_actions: bool = False,
+        return_state: bool = False,
+        **kwargs: Any,
+    ):
+        if not isinstance(env, openspiel_library().State):
+            raise TypeError(f"Expected a pyspiel.State, as of game.new_initial_state(), got {env!r:.80}.")
+        if tuple(kwargs.get("batch_size", ())):
+            raise SpaceError(f"Expected no batch size, got {kwargs['batch_size']}. Use SerialEnv for a batch.")
+        super().__init__(**kwargs)
+        self.play = GamePlay(env.get_game())
+        self.categorical_actions, self.return_state = categorical_actions, return_state
+        self.agent_names = [f"player_{player}" for player in range(self.play.game.num_players())]
+        self._tensors = provided_tensors(self.play.game)
+        if isinstance(group_map, MarlGroupMapType):
+            group_map = group_map.get_group_map(self.agent_names)
+        check_marl_grouping(group_map, self.agent_names)
+        self.group_map = {group: list(agents) for group, agents in group_map.items()}
+        self._players = {
+            group: [self.agent_names.index(agent) for agent in agents] for group, agents in self.group_map.items()
+        }
+        self._set_specs()
+        self.play.start()
+
+    def _set_specs(self) -> None:
+        game, device = self.play.game, self.device
+        num_moves = game.num_distinct_actions()
+        observed: dict[str, TensorSpec] = {}
+        actions, rewards = dict[str, TensorSpec](), dict[str, TensorSpec]()
+        for group, players in self._players.items():
+            k = len(players)
+            tensors = {
+                kind: Unbounded((k, *tensor_shape(game, kind)), device=device, dtype=torch.float32)
+                for kind in self._tensors
+            }
+            if tensors:
+                observed[group] = Composite(tensors, shape=(k,))
+            if self.categorical_actions:
+                action: TensorSpec = Categorical(num_moves, (k,), device=device, dtype=torch.int64)
+            else:
+                action = OneHot(num_moves, (k, num_moves), device=device, dtype=torch.int64)
+            actions[group] = Composite(action=action, shape=(k,))
+            rewards[group] = Composite(reward=Unbounded((k, 1), device=device), shape=(k,))
+        observed["current_player"] = Unbounded((), device=device, dtype=torch.int32)
+        if self.return_state:
+            observed["state"] = NonTensor((), example_data="", device=device)
+        self.observation_spec = Composite(observed)
+        self.action_spec, self.reward_spec = Composite(actions), Composite(rewards)
+        flag = Categorical(2, (1,), dtype=torch.bool, device=device)
+        self.full_done_spec = Composite(done=flag.clone(), terminated=flag.clone())
+
+    # -- resets and steps
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        serialized = None
+        if tensordict is not None and tensordict.get("_reset", None) is None:
+            serialized = tensordict.get("state", None)
+        self.play.start(getattr(serialized, "data", serialized))
+        return TensorDict(self._observe(), device=self.device)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        moves = self._moves(tensordict)
+        if illegal := self.play.illegal_moves(moves):
+            player, move = next(iter(illegal.items()))
+            legal = self.play.state.legal_actions(player)
+            raise SpaceError(
+                f"Expected a legal move of player_{player}, one of {legal}, got {move}. "
+                "Use the mask of env.full_action_spec, which has the legal moves."
+            )
+        self.play.play(moves)
+        entries = self._observe()
+        rewards = self.play.state.rewards()
+        for group, players in self._players.items():
+            reward = torch.tensor([[rewards[player]] for player in players])
+            entries.setdefault(group, TensorDict({}, [len(players)], device=self.device))["reward"] = reward
+        entries["terminated"] = torch.tensor([self.play.state.is_terminal()])
+        return TensorDict(entries, device=self.device)
+
+    def _moves(self, tensordict: TensorDictBase) -> list[int]:
+        """Returns the index of the move of each player."""
+        moves = [0] * len(self.agent_names)
+        for group, players in self._players.items():
+            action: Tensor = tensordict.get((group, "action"))
+            indices = action if self.categorical_actions else action.to(torch.uint8).argmax(-1)
+            for player, move in zip(players, indices.tolist(), strict=True):
+                moves[player] = move
+        return moves
+
+    def _observe(self) -> dict[str, Any]:
+        """Returns the observations of all players, after an update of the masks of legal moves."""
+        play, entries = self.play, dict[str, Any]()
+        self._update_masks()
+        for group, players in self._players.items():
+            tensors = {kind: np.stack([play.tensor(kind, player) for player in players]) for kind in self._tensors}
+            if tensors:
+                values = {kind: torch.from_numpy(value) for kind, value in tensors.items()}
+                entries[group] = TensorDict(values, [len(players)], device=self.device)
+        entries["current_player"] = torch.tensor(play.state.current_player(), dtype=torch.int32)
+        if self.return_state:
+            entries["state"] = play.state.serialize()
+        return entries
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Draws legal moves of the present state; see `EnvBase.rand_action`. In a batch, each environment does."""
+        self._update_masks()  # after `set_state`
+        return super().rand_action(tensordict)
+
+    def _update_masks(self) -> None:
+        """Writes the legal moves into the masks of the specs of actions; move 0 for players that do not move."""
+        acting = self.play.acting_players()
+        for group, players in self._players.items():
+            masks = np.stack([self.play.legal_mask(player) & (player in acting) for player in players])
+            masks[~masks.any(1), 0] = True
+            self.full_action_spec[group, "action"].update_mask(torch.from_numpy(masks))
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.play.generator = np.random.default_rng(seed)
+
+    # -- the rest
+
+    @property
+    def current_player(self) -> int:
+        """The player that moves next; -2 if all do, -4 after the end."""
+        return self.play.state.current_player()
+
+    @property
+    def is_simultaneous(self) -> bool:
+        """Whether all players move next."""
+        return self.current_player == SIMULTANEOUS
+
+    @property
+    def game_string(self) -> str:
+        """The name of the game with its parameters."""
+        return str(self.play.game)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.game_string}, device={self.device})"
+
+
+class OpenSpielEnv(OpenSpielWrapper):
+    """A game of OpenSpiel, made by its name; see `OpenSpielWrapper`.
+
+    Args:
+        game_string: the name of the game, also with parameters: "goofspiel(num_cards=5)".
+        group_map, categorical_actions, return_state, kwargs: see `OpenSpielWrapper`.
+
+    Raises:
+        VersionError: (an ImportError) if OpenSpiel is not installed.
+        ValueError: if OpenSpiel cannot make the game.
+    """
+
+    def __init__(
+        self,
+        game_string: str,
+        *,
+        group_map: GroupMap = MarlGroupMapType.ALL_IN_ONE_GROUP,
+        categorical_actions: bool = False,
+        return_state: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            load_game(game_string).new_initial_state(),
+            group_map=group_map,
+            categorical_actions=categorical_actions,
+            return_state=return_state,
+            **kwargs,
+        )

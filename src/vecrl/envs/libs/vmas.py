@@ -1,0 +1,322 @@
+"""VMAS's environments over TensorDicts: batches of teams of robots, with the agents of each group stacked.
+
+The simulator makes resets of some rows, random streams and states; this module only groups its agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase, lazy_stack
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...simulators.vmas import VmasSimulator, make_batch, names
+from ...specs import Categorical, Composite, MultiOneHot, OneHot, TensorSpec, Unbounded
+from ...specs.convert import spec_from_gym
+from ...specs.stacked import stack_specs
+from ...validation import parse_count
+from ...vector.checked_simulator import restore_other_rows
+from ..base import EnvBase
+from ..done_flags import reduce_to_rows
+from ..marl_groups import MarlGroupMapType, check_marl_grouping
+from .gym_backends import AvailableEnvs
+
+GroupMap = MarlGroupMapType | Mapping[str, Sequence[str]] | None
+ENV_OPTIONS = "batch_size", "device", "run_type_checks", "allow_done_after_reset"
+
+
+class VmasWrapper(EnvBase):
+    """A VMAS environment, with the batch size `(num_envs,)`.
+
+    The agents of a group are stacked in the second dimension: entries of the group "agents" are "observation"
+    `[num_envs, n_agents, ...]`, "reward" `[num_envs, n_agents, 1]`, "action", and "info" if the scenario gives any.
+    Agents of unlike spaces in one group are stacked lazily. "done" and "terminated" `[num_envs, 1]` are of all agents;
+    "truncated" is there if VMAS was made with `terminated_truncated`.
+
+    Random numbers depend on `set_seed`, the row and the episode. The first reset of all rows after `set_seed(seed)` is
+    that of VMAS with this seed. Gradients flow from rewards and observations to actions if VMAS was made with
+    `grad_enabled`.
+
+    Args:
+        env: made by `vmas.make_env`, without a wrapper.
+        categorical_actions: encode discrete actions as indices, otherwise as one-hot rows.
+        group_map: the agents of every group, or how to group them. By default agents named "TYPE_NUMBER" are grouped
+            by their type, and the group of the type "agent" alone is "agents"; other agents are in one group "agents".
+        kwargs: `batch_size`, `device`, `run_type_checks` and `allow_done_after_reset`, see `EnvBase`.
+
+    Attributes:
+        available_envs: class attribute, the names of the scenarios.
+        group_map: the names of the agents of every group.
+        agent_names: all names.
+        het_specs_map: whether the agents of a group have unlike spaces, by group; `het_specs` for any group.
+
+    Raises:
+        TypeError: if this is no environment of VMAS.
+        ValueError: if agents are not in exactly one group each.
+        SpaceError: if the batch size is not the number of rows.
+    """
+
+    libname = "vmas"
+    available_envs: Any = AvailableEnvs(names)
+
+    def __init__(self, env: Any = None, categorical_actions: bool = True, group_map: GroupMap = None, **kwargs: Any):
+        if not all(hasattr(env, name) for name in ("get_from_scenario", "scenario", "agents")):
+            raise TypeError(f"Expected an environment from vmas.make_env without a wrapper, got {env!r:.80}.")
+        self._init_over(VmasSimulator(env, independent_rows=False), categorical_actions, group_map, **kwargs)
+
+    def _init_over(
+        self, simulator: VmasSimulator, categorical_actions: bool, group_map: GroupMap, **kwargs: Any
+    ) -> None:
+        shape = (simulator.num_envs,)
+        if tuple(kwargs.setdefault("batch_size", shape)) not in ((), shape):
+            raise SpaceError(f"Expected a batch size of {shape}, got {tuple(kwargs['batch_size'])}. Omit it.")
+        EnvBase.__init__(self, **{**kwargs, "batch_size": shape})
+        self.simulator = simulator
+        self.categorical_actions = categorical_actions
+        self.group_map = _group_map(group_map, self.agent_names)
+        self._set_specs()
+
+    def _set_specs(self) -> None:
+        simulator, device = self.simulator, torch.device(self.simulator.device)
+        obs_specs: Any = spec_from_gym(simulator.observation_space, device=device)
+        action_specs: Any = spec_from_gym(
+            simulator.action_space, device=device, categorical=self.categorical_actions, dtype=torch.int64
+        )
+        self._one_hot = {agent: spec for agent, spec in action_specs.items() if isinstance(spec, OneHot | MultiOneHot)}
+        infos = simulator.read_infos()
+        observed = {agent: {"observation": obs_specs[agent]} for agent in self.agent_names}
+        for agent, info in infos.items():
+            if info:
+                observed[agent]["info"] = Composite(_info_specs(info, device))
+        actions = {agent: {"action": action_specs[agent]} for agent in self.agent_names}
+        rewards = {agent: {"reward": Unbounded((1,), device=device)} for agent in self.agent_names}
+        self.het_specs_map: dict[str, bool] = {
+            group: any(specs[agent] != specs[agents[0]] for specs in (observed, actions) for agent in agents)
+            for group, agents in self.group_map.items()
+        }
+        self.observation_spec, self.action_spec, self.reward_spec = map(self._stacked, (observed, actions, rewards))
+        n = self.batch_size[0]
+        flag = Categorical(2, (n, 1), dtype=torch.bool, device=device)
+        flags = ["done", "terminated", *["truncated"] * bool(simulator.env.terminated_truncated)]
+        self.full_done_spec = Composite({name: flag.clone() for name in flags}, shape=(n,))
+
+    def _stacked(self, specs: Mapping[str, Mapping[str, TensorSpec]]) -> Composite:
+        """Returns the specs of all groups, from those of each agent by its name."""
+        n = self.batch_size[0]
+        stacks = {
+            group: stack_specs([Composite(dict(specs[agent])).expand(n) for agent in agents], 1)
+            for group, agents in self.group_map.items()
+        }
+        return Composite(stacks, shape=(n,))
+
+    # -- resets and steps
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None:
+            mask = torch.ones(self.batch_size, dtype=torch.bool)
+        obs = self.simulator.reset_where(reduce_to_rows(mask, self.batch_size))
+        infos = self.simulator.read_infos()
+        return self._tensordict({agent: _entries(obs[agent], infos[agent]) for agent in self.agent_names})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        step = self.simulator.step_agents(dict(self._actions(tensordict)))
+        entries = {
+            agent: {**_entries(step.obs[agent], step.infos[agent]), "reward": step.rewards[agent].unsqueeze(-1)}
+            for agent in self.agent_names
+        }
+        flags = {"terminated": step.terminated.unsqueeze(-1)}
+        if self.simulator.env.terminated_truncated:
+            flags["truncated"] = step.truncated.unsqueeze(-1)
+        return self._tensordict(entries, **flags)
+
+    def _actions(self, tensordict: TensorDictBase) -> Iterator[tuple[str, Tensor]]:
+        """Yields the name and the action of each agent."""
+        for group, agents in self.group_map.items():
+            group_td: Any = tensordict.get(group)
+            if self.het_specs_map[group]:
+                actions = [agent_td.get("action") for agent_td in group_td.unbind(1)]
+            else:
+                actions = group_td.get("action").unbind(1)
+            for agent, action in zip(agents, actions, strict=True):
+                one_hot = self._one_hot.get(agent)
+                yield agent, action if one_hot is None else one_hot.to_categorical(action)
+
+    def _tensordict(self, entries: Mapping[str, Mapping[str, Any]], **flags: Tensor) -> TensorDict:
+        """Returns a TensorDict of all groups.
+
+        Args:
+            entries: the entries of each agent, by its name.
+            flags: done flags.
+        """
+        n = self.batch_size[0]
+        groups: dict[str, Any] = {}
+        for group, agents in self.group_map.items():
+            rows = [entries[agent] for agent in agents]
+            if self.het_specs_map[group]:
+                groups[group] = lazy_stack([TensorDict(row, [n], device=self.device) for row in rows], 1)
+            else:
+                groups[group] = TensorDict(_stack(rows), [n, len(agents)], device=self.device)
+        return TensorDict({**groups, **flags}, [n], device=self.device)
+
+    def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        state_before = self.simulator.get_state()
+        next_td = self._step_and_complete(tensordict)
+        rows = reduce_to_rows(mask, self.batch_size).to(self.simulator.device)
+        restore_other_rows(self.simulator, rows, state_before)
+        return next_td
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        self.simulator.seed([seed + row for row in range(self.simulator.num_envs)])
+
+    # -- the rest
+
+    @property
+    def agent_names(self) -> list[str]:
+        """The names of all agents."""
+        return self.simulator.agents
+
+    @property
+    def het_specs(self) -> bool:
+        """Whether the agents of some group have unlike spaces."""
+        return any(self.het_specs_map.values())
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "simulator" not in self.__dict__ or hasattr(type(self), name):
+                raise
+        return getattr(self.simulator.env, name)
+
+    def render(self, mode: str = "rgb_array", env_index: int = 0, **kwargs: Any) -> Any:
+        """Renders one row with VMAS's `render`: a frame `[height, width, 3]` uint8 in the mode "rgb_array"."""
+        return self.simulator.env.render(mode=mode, env_index=env_index, **kwargs)
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Moves the environment, with its simulator, to another device and returns it."""
+        super().to(device)
+        self.simulator.to(torch.device(device))
+        return self
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Closes the environment and its renderer.
+
+        Args:
+            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
+        """
+        self.simulator.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+    def __repr__(self) -> str:
+        scenario = f"scenario={self.scenario_name}, " if "scenario_name" in vars(self) else ""
+        return (
+            f"{type(self).__name__}({scenario}num_envs={self.simulator.num_envs}, n_agents={len(self.agent_names)}, "
+            f"batch_size={tuple(self.batch_size)}, device={self.device})"
+        )
+
+
+class VmasEnv(VmasWrapper):
+    """A VMAS environment, made by the name of its scenario; see `VmasWrapper`.
+
+    Args:
+        scenario: the name, or a `vmas.simulator.scenario.BaseScenario`.
+        num_envs: the number of rows.
+        continuous_actions: continuous actions, otherwise discrete ones.
+        max_steps: steps until an episode ends; None for no limit.
+        categorical_actions, group_map: see `VmasWrapper`.
+        seed: as for `set_seed`.
+        scenario_kwargs: arguments of the scenario, also if an argument here has the same name.
+        kwargs: those of `VmasWrapper`; all others are arguments of `vmas.make_env` (`grad_enabled`, `dict_spaces`,
+            `multidiscrete_actions`, `clamp_actions`, `terminated_truncated`) and of the scenario (`n_agents`, ...).
+
+    Raises:
+        VersionError: (an ImportError) if VMAS is not installed.
+        ValueError: if there is no scenario of this name.
+    """
+
+    def __init__(
+        self,
+        scenario: Any,
+        *,
+        num_envs: int,
+        continuous_actions: bool = True,
+        max_steps: int | None = None,
+        categorical_actions: bool = True,
+        seed: int | None = None,
+        group_map: GroupMap = None,
+        scenario_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        num_envs = parse_count("num_envs", num_envs)
+        env_options = {name: kwargs.pop(name) for name in ENV_OPTIONS if name in kwargs}
+        make_options: dict[str, Any] = {
+            "device": env_options.get("device"),
+            "terminated_truncated": False,
+            **kwargs,
+            **(scenario_kwargs or {}),
+        }
+        simulator = make_batch(
+            scenario,
+            num_envs,
+            continuous_actions=continuous_actions,
+            max_steps=max_steps,
+            independent_rows=False,
+            **make_options,
+        )
+        self._init_over(simulator, categorical_actions, group_map, **env_options)
+        self.scenario_name = scenario if isinstance(scenario, str) else type(scenario).__module__
+        if seed is not None:
+            self.set_seed(seed)
+
+
+def _group_map(group_map: GroupMap, agent_names: list[str]) -> dict[str, list[str]]:
+    if isinstance(group_map, MarlGroupMapType):
+        group_map = group_map.get_group_map(agent_names)
+    if group_map is None:
+        group_map = _groups_by_type(agent_names)
+    check_marl_grouping(group_map, agent_names)
+    return {group: list(agents) for group, agents in group_map.items()}
+
+
+def _groups_by_type(agent_names: list[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in agent_names:
+        agent_type, _, number = name.rpartition("_")
+        if not agent_type or not number.isdigit():
+            return {"agents": agent_names}
+        groups.setdefault(agent_type, []).append(name)
+    return {"agents": agent_names} if list(groups) == ["agent"] else groups
+
+
+def _entries(obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of one agent; infos `[n]` get the shape `[n, 1]`."""
+    return {"observation": obs, "info": _with_columns(info)} if info else {"observation": obs}
+
+
+def _with_columns(info: Any) -> Any:
+    if isinstance(info, Mapping):
+        return {key: _with_columns(value) for key, value in info.items()}
+    return info.unsqueeze(-1) if info.ndim == 1 else info
+
+
+def _info_specs(info: Mapping[str, Any], device: torch.device) -> dict[str, TensorSpec]:
+    return {
+        key: Composite(_info_specs(value, device))
+        if isinstance(value, Mapping)
+        else Unbounded(value.shape[1:], device=device, dtype=value.dtype)
+        for key, value in _with_columns(info).items()
+    }
+
+
+def _stack(rows: Sequence[Any]) -> Any:
+    """Stacks equal trees along the second dimension."""
+    if isinstance(rows[0], Mapping):
+        return {key: _stack([row[key] for row in rows]) for key in rows[0]}
+    return torch.stack(list(rows), 1)

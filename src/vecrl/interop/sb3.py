@@ -1,0 +1,202 @@
+"""`VecEnv`: any vector environment of vecrl for the algorithms, wrappers and callbacks of Stable-Baselines3.
+
+Importing this module imports Stable-Baselines3. The environments are stepped by the pool of the vector environment;
+this module only converts its transitions. It must not know how environments are stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ..convert import check_outputs, pool_of, to_vector
+from ..engine.env_access import InvokeKind
+from ..engine.infos import InfoDict, Infos, copy_nested
+from ..engine.space_layout import Tree
+from ..engine.transition import Transition
+from ..errors import SpaceError
+from ..simulators.imports import import_library
+from ..vector.trees import map_tree
+from ..vector.vector_env import VectorEnv
+from ..venv.base import BaseVectorEnv
+
+_vec_env: Any = import_library(
+    "stable_baselines3.common.vec_env",
+    "vecrl.interop.sb3 needs Stable-Baselines3, which cannot be imported. Install it: pip install stable-baselines3",
+)
+Indices = int | Iterable[int] | None
+
+
+class VecEnv(_vec_env.VecEnv):
+    """Environments of vecrl as a `VecEnv` of Stable-Baselines3; in place of `DummyVecEnv` and `SubprocVecEnv`.
+
+    Results are those of `DummyVecEnv`, on every backend: NumPy arrays; rewards float32; environments are reset in the
+    step that ends their episode; each info has "TimeLimit.truncated", and that of an ended episode also
+    "terminal_observation". Later calls never overwrite what `reset` and `step` returned.
+
+    Args:
+        env: a `VectorEnv`, `AsyncVectorEnv`, `SyncVectorEnv` or `BatchedVectorEnv`, what `make_vector_env` returned, a
+            vector environment of `vecrl.venv`, or a TensorDict environment with batch size (n,). Its auto-reset mode
+            and its `num_episodes` have no effect. Do not use it any more; closing the `VecEnv` closes it. Or functions
+            that make gymnasium environments, as `DummyVecEnv` takes them.
+        options: with functions, arguments of `VectorEnv`: `backend`, `num_workers`, `step_timeout`, `on_failure`, ...
+
+    Attributes:
+        num_envs: the number of environments n.
+        observation_space, action_space: the spaces of one environment.
+        reset_infos: the info of the latest reset of each environment.
+
+    Raises:
+        SpaceError: the environments have different spaces, or `env` is a `TorchWrapper` that changes actions.
+        TypeError: `env` is none of these, or there are `options` for a vector environment.
+
+    >>> from stable_baselines3 import PPO
+    >>> from vecrl.vector import make_vector_env
+    >>> env = VecEnv(make_vector_env("native::CartPole-v1", num_envs=4))
+    >>> model = PPO("MlpPolicy", env, n_steps=16, batch_size=64, n_epochs=1).learn(64)
+    >>> obs = env.reset()
+    >>> obs, rewards, dones, infos = env.step(model.predict(obs)[0])
+    >>> obs.shape, rewards.tolist(), infos[0]
+    ((4, 4), [1.0, 1.0, 1.0, 1.0], {'TimeLimit.truncated': False})
+    >>> env.close()
+    """
+
+    def __init__(self, env: object | Iterable[Callable[[], gymnasium.Env[Any, Any]]], **options: Any):
+        if isinstance(env, Iterable) and not hasattr(env, "step"):
+            env = VectorEnv(env, **options)
+        elif options:
+            raise TypeError(
+                f"Expected options ({', '.join(options)}) with functions that make environments only, got "
+                f"{type(env).__name__}. Give them to its constructor."
+            )
+        elif isinstance(env, gymnasium.Env):
+            raise TypeError(
+                f"Expected a vector environment, or functions that make environments, got {env!r:.80}. Give "
+                "[lambda: gymnasium.make(...)], or make_vector_env(..., num_envs=1)."
+            )
+        if isinstance(env, BaseVectorEnv):
+            env = to_vector(env)  # raises if the environments have different spaces
+        self._pool: Any = pool_of(env)
+        self._options_differ = False
+        spaces = self._pool.obs_layout.space, self._pool.action_layout.space
+        super().__init__(self._pool.num_envs, *spaces)
+        self.metadata: dict[str, Any] = self.get_attr("metadata", 0)[0]
+
+    # -- episodes ----------------------------------------------------------------------------------
+
+    def reset(self) -> Tree:
+        """Resets all environments with the seeds of `seed` and the options of `set_options`, which are used once.
+
+        A pending step is completed, and its results are dropped.
+
+        Returns:
+            Observations, an array `[n, ...]`, or a dict or tuple of arrays.
+        """
+        pool, options = self._pool, self._options
+        seeds = None if self._seeds == [None] * self.num_envs else self._seeds
+        pool.drain()
+        if self._options_differ:
+            resets = [
+                pool.reset(None if seeds is None else seeds[i : i + 1], options[i] or None, [i])
+                for i in range(self.num_envs)
+            ]
+        else:
+            resets = [pool.reset(seeds, options[0] or None)]
+        self.reset_infos = [info for transition in resets for info in self._dicts(transition, transition.infos)]
+        self._reset_seeds()
+        self._reset_options()
+        obs = [transition.obs for transition in resets]
+        return obs[0] if len(obs) == 1 else map_tree(lambda *rows: np.concatenate(rows), *obs)
+
+    def step_async(self, actions: Tree) -> None:
+        """Sends a step of all environments without waiting; `actions` are `[n, ...]`."""
+        self._pool.step_async(actions, reset_done=True)
+
+    def step_wait(self) -> tuple[Tree, np.ndarray, np.ndarray, list[InfoDict]]:
+        """Waits for the step and returns its results.
+
+        Returns:
+            Observations `[n, ...]`, of the reset where an episode ended; rewards `[n]` float32; dones `[n]` bool; and
+            infos, n dicts.
+
+        Raises:
+            PendingError: no step is pending.
+            SpaceError: an observation differs from its space, or a reward has several numbers.
+            WorkerError: environments failed; has their numbers and tracebacks. `reset` continues.
+        """
+        transition = self._pool.wait()
+        infos = self._dicts(transition, transition.infos)
+        if len(transition.final_rows):
+            self._end_episodes(transition, infos)
+        truncated = transition.truncated & ~transition.terminated
+        for info, flag in zip(infos, truncated.tolist(), strict=True):
+            info["TimeLimit.truncated"] = flag
+        return transition.obs, transition.reward.astype(np.float32), transition.done, infos
+
+    def _end_episodes(self, transition: Transition, infos: list[InfoDict]) -> None:
+        """Stores the infos of resets, and replaces them by those of the steps before, with the final observations."""
+        rows, layout = transition.final_rows.tolist(), transition.layout
+        final_obs = layout.rows(layout.split(transition.final_obs), len(rows))
+        final_infos = self._dicts(transition, transition.final_infos)
+        for row, obs in zip(rows, final_obs, strict=True):
+            self.reset_infos[row], infos[row] = infos[row], final_infos[row]
+            infos[row]["terminal_observation"] = obs
+
+    def _dicts(self, transition: Transition, infos: Infos) -> list[InfoDict]:
+        """Returns a new dict for each row; raises a `SpaceError` if an observation or a reward does not fit."""
+        check_outputs(transition)
+        by_id = dict(infos.items())
+        copy = copy_nested if self._pool.in_process else dict  # environments in this process may change their infos
+        return [copy(by_id[i]) if i in by_id else {} for i in transition.ids.tolist()]
+
+    def set_options(self, options: Sequence[InfoDict] | InfoDict | None = None) -> None:
+        """Sets the options of the next reset: a dict for all environments, or one dict for each."""
+        super().set_options(options)
+        if len(self._options) != self.num_envs:
+            count = len(self._options)
+            self._reset_options()
+            raise SpaceError(f"Expected one dict of options or {self.num_envs}, one per environment, got {count}.")
+        self._options_differ = options is not None and not isinstance(options, Mapping)
+
+    # -- the environments --------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """Returns an attribute of the environments in `indices` (None: all), looked up through their wrappers.
+
+        Raises:
+            AttributeError: an environment has no such attribute (also a `WorkerError`).
+        """
+        return self._invoke("get", attr_name, None, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of the environments in `indices`; all get the same value, also if it is a list."""
+        self._invoke("set", attr_name, value, indices)
+
+    def env_method(self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any) -> list[Any]:
+        """Calls a method of the environments in `indices` and returns the results."""
+        return self._invoke("call", method_name, (args, kwargs), indices)
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
+        """Returns whether each environment in `indices` has a wrapper of this class, or of a subclass of it."""
+        name = f"{wrapper_class.__module__}.{wrapper_class.__qualname__}"
+        return self._invoke("is_wrapped", name, None, indices)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Returns what each environment renders, or None for each if there is no render mode."""
+        return [None] * self.num_envs if self.render_mode is None else self.env_method("render")
+
+    def close(self) -> None:
+        """Closes the environments; later calls have no effect."""
+        self._pool.close()
+
+    def _invoke(self, kind: InvokeKind, name: str, value: object, indices: Indices) -> list[Any]:
+        """Invokes a command with the same value on the environments; negative indices count from the last one."""
+        every_id = np.arange(self.num_envs)
+        ids = every_id if indices is None else every_id[np.atleast_1d(np.asarray(indices, np.int64))]
+        return self._pool.invoke(kind, name, [value] * len(ids), ids) if len(ids) else []
+
+    def __repr__(self) -> str:
+        return f"VecEnv(num_envs={self.num_envs}, {self.observation_space}, {self.action_space})"

@@ -1,0 +1,75 @@
+"""Which registered environments can be made in this installation, and names that are similar to unknown ones.
+
+Libraries are imported to list their names, unless they are missing. This module knows no simulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..registries import did_you_mean, nearest
+from .registry import BARE, SEPARATOR, examples, find_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """The environments of one prefix that can be made in this installation.
+
+    Attributes:
+        prefix, summary, example: those of the entry.
+        names: the names of the environments that can be made, sorted.
+        missing: the reason if none can be made, else None.
+        install: the command that installs the missing package, or None.
+    """
+
+    prefix: str
+    summary: str
+    names: tuple[str, ...]
+    missing: str | None = None
+    install: str | None = None
+    example: str | None = None
+
+
+def available(prefix: str) -> Availability:
+    """Returns the environments of `prefix` that can be made here, or what is missing and how to install it.
+
+    Raises:
+        ValueError: the prefix is unknown; the message lists the known ones.
+    """
+    try:
+        entry, _ = find_entry(prefix + SEPARATOR)
+    except ImportError as error:  # of a distribution that has an entry point
+        return Availability(prefix, "", (), str(error))
+    known = {"prefix": prefix, "summary": entry.summary, "example": entry.example}
+    if (module := entry.missing) is not None:
+        advice = "" if entry.install is None else f": {entry.install}"
+        return Availability(names=(), missing=f"{module} is not installed{advice}", install=entry.install, **known)
+    try:
+        return Availability(names=tuple(sorted(entry.names())), **known)
+    except ImportError as error:
+        return Availability(names=(), missing=str(error), install=entry.install, **known)
+    except (Exception, SystemExit) as error:  # libraries may raise anything when they are imported
+        return Availability(names=(), missing=f"{type(error).__name__}: {error}", **known)
+
+
+def suggest(env_name: str) -> str:
+    """Returns a sentence with similar names for a name that its prefix does not list; "" if it is listed.
+
+    Names are compared with those of the same prefix, and names without a prefix also with the examples of all prefixes.
+
+    >>> suggest("native::Cartpole-v1")
+    'Did you mean native::CartPole-v1? '
+    """
+    try:
+        entry, name = find_entry(env_name)
+        names = () if entry.missing is not None else tuple(entry.names())
+    except (Exception, SystemExit):  # the error of the caller says more
+        return ""
+    if name in names or not name:
+        return ""
+    prefix = "" if SEPARATOR not in env_name else entry.prefix + SEPARATOR
+    similar = [prefix + match for match in nearest(name, names)]
+    if not prefix:
+        prefixes = {example: other for other, example in examples().items() if other != BARE}
+        similar += [prefixes[match] + SEPARATOR + match for match in nearest(name, prefixes)]
+    return did_you_mean(similar)

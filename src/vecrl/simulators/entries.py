@@ -1,0 +1,369 @@
+"""The entries of vecrl's own simulators in the registry: a simulator is one file in this folder and one entry here.
+
+A simulator is imported when one of its functions is called. This module must not know any dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Signature, signature
+from typing import Any
+
+from .registry import keep_own_entries, register
+
+
+@dataclass(frozen=True)
+class _LazyFunction:
+    """A function of a module of this package, which is imported when the function is called."""
+
+    module: str
+    name: str
+    options: Mapping[str, object]
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return getattr(import_module(self.module, __package__), self.name)(*args, **self.options, **kwargs)
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(getattr(import_module(self.module, __package__), self.name))
+
+
+def _single(module: str, **options: object) -> dict[str, Any]:
+    """Returns `env_fn` and `names` of an entry: functions of a module, called with `options` too."""
+    return {function: _LazyFunction(module, function, options) for function in ("env_fn", "names")}
+
+
+def _batched(module: str, **options: object) -> dict[str, Any]:
+    """Returns `make_batch` and `names` of an entry: functions of a module, called with `options` too."""
+    return {function: _LazyFunction(module, function, options) for function in ("make_batch", "names")}
+
+
+_ISAAC_LIMITS = {
+    "seeds": "the rows share one random generator",
+    "partial reset": "the rows reset themselves",
+    "final observation": "a row that ends is reset before its observation is computed",
+    "pixels": "cameras are part of the observations",
+    "states": "the state is in the physics engine",
+}
+
+register(
+    "gym",
+    summary="gymnasium's environments, stepped one after another",
+    example="CartPole-v1",
+    env_class="gym:GymEnv",
+    **_single(".gymnasium"),
+)
+register(
+    "brax",
+    summary="Brax's environments, in one compiled call",
+    extra="brax",
+    example="inverted_pendulum",
+    env_class="brax:BraxEnv",
+    requires=["brax"],
+    **_batched(".brax", old=False),
+)
+register(
+    "brax::old",
+    summary="those of brax.v1",
+    extra="brax-v1",
+    example="inverted_pendulum",
+    requires=["brax.v1"],
+    **_batched(".brax", old=True),
+)
+register(
+    "native",
+    summary="vecrl's own tasks, as tensors on any device",
+    example="CartPole-v1",
+    env_class="native:NativeEnv",
+    **_batched(".native"),
+)
+register(
+    "mujoco",
+    summary="gymnasium's MuJoCo tasks, equal to the bit, stepped by threads in one process",
+    extra="mujoco",
+    example="InvertedPendulum-v5",
+    requires=["mujoco"],
+    **_batched(".mujoco"),
+)
+register(
+    "openml",
+    summary="contextual bandits from data sets: scikit-learn's, ARFF files, the cache of the OpenML client",
+    extra="openml",
+    example="iris",
+    env_class="openml:OpenMLEnv",
+    limits={"pixels": "a context is a row of numbers"},
+    requires=["sklearn"],
+    **_batched(".openml"),
+)
+register(
+    "dmc",
+    summary="dm_control's suite, stepped one after another",
+    extra="dmc",
+    example="cartpole-swingup",
+    env_class="dm_control:DMControlEnv",
+    requires=["dm_control"],
+    **_single(".dm_control"),
+)
+register(
+    "vmas",
+    summary="VMAS's teams of robots, as tensors on any device",
+    extra="vmas",
+    example="balance",
+    env_class="vmas:VmasEnv",
+    requires=["vmas"],
+    **_batched(".vmas"),
+)
+register(
+    "pettingzoo",
+    summary="environments of several agents: PettingZoo's and mpe2's",
+    extra="pettingzoo",
+    example="mpe2/simple_spread_v3",
+    env_class="pettingzoo:PettingZooEnv",
+    requires=["pettingzoo"],
+    **_single(".pettingzoo"),
+)
+register(
+    "unity",
+    summary="Unity builds with ML-Agents, by their paths",
+    extra="unity",
+    env_class="unity_mlagents:UnityMLAgentsEnv",
+    limits={
+        "pixels": "a player renders into a window of its own",
+        "states": "the state is in the player, which does not send it",
+    },
+    **_single(".unity"),
+)
+register(
+    "jumanji",
+    summary="Jumanji's environments, in one compiled call",
+    extra="jumanji",
+    example="Maze-v0",
+    env_class="jumanji:JumanjiEnv",
+    requires=["jumanji"],
+    **_batched(".jumanji"),
+)
+register(
+    "gymnax",
+    summary="gymnax's environments, in one compiled call",
+    extra="gymnax",
+    example="Catch-bsuite",
+    requires=["gymnax"],
+    **_batched(".gymnax"),
+)
+register(
+    "craftax",
+    summary="Craftax and Craftax-Classic, in one compiled call",
+    extra="craftax",
+    example="Craftax-Classic-Symbolic-v1",
+    limits={"pixels": "the environments with Pixels in their names observe images, others have none"},
+    requires=["craftax"],
+    **_batched(".craftax"),
+)
+register(
+    "playground",
+    summary="MuJoCo Playground's environments, in one compiled call",
+    extra="playground",
+    example="CartpoleBalance",
+    env_class="playground:MujocoPlaygroundEnv",
+    requires=["mujoco_playground"],
+    **_batched(".playground"),
+)
+register(
+    "warp",
+    summary="MuJoCo models in MuJoCo Warp, in one batch on a CPU or GPU",
+    extra="warp",
+    example="cartpole-balance",
+    requires=["mujoco_warp"],
+    **_batched(".mujoco_warp"),
+)
+register(
+    "genesis",
+    summary="robots in Genesis, in one batch on a CPU or GPU",
+    extra="genesis",
+    example="franka-reach",
+    requires=["genesis"],
+    **_batched(".genesis_tasks"),
+)
+register(
+    "smac",
+    summary="battles of StarCraft II with SMACv2",
+    example="3m",
+    env_class="smacv2:SMACv2Env",
+    limits={"states": "the state is in StarCraft II, which does not send it"},
+    **_single(".smacv2"),
+)
+register(
+    "openspiel",
+    summary="OpenSpiel's games: turn-based ones, of simultaneous moves, with chance",
+    extra="openspiel",
+    example="connect_four",
+    env_class="openspiel:OpenSpielEnv",
+    limits={"pixels": "games are rendered as texts"},
+    requires=["pyspiel"],
+    **_single(".openspiel"),
+)
+register(
+    "safety",
+    summary="Safety-Gymnasium on Python 3.10 (VECRL_PYTHON_SAFETY), with the cost in the info",
+    example="SafetyPointGoal1-v0",
+    env_class="safety_gymnasium:SafetyGymnasiumEnv",
+    limits={"states": "the environment is on another Python interpreter"},
+    **_single(".safety"),
+)
+register(
+    "roboschool",
+    summary="Roboschool on Python 3.7 (VECRL_PYTHON_ROBOSCHOOL), else PyBullet's ports of its tasks",
+    extra="pybullet",
+    example="RoboschoolInvertedPendulum-v1",
+    limits={
+        "states": "the environment is on another Python interpreter",
+        "pixels": "Roboschool renders to a screen only",
+    },
+    **_single(".roboschool"),
+)
+register(
+    "envpool",
+    summary="EnvPool's environments, stepped by threads in C++",
+    extra="envpool",
+    example="CartPole-v1",
+    env_class="envpool:MultiThreadedEnv",
+    limits={
+        "pixels": "EnvPool ends the process when it renders without a display",
+        "states": "EnvPool cannot read or write states",
+    },
+    requires=["envpool"],
+    **_batched(".envpool"),
+)
+register(
+    "meltingpot",
+    summary="substrates of Melting Pot, stepped one after another",
+    example="prisoners_dilemma_in_the_matrix__repeated",
+    env_class="meltingpot:MeltingpotEnv",
+    limits={
+        "seeds": "equal seeds give different episodes in Melting Pot itself",
+        "states": "the state of a substrate is in Lua and cannot be copied",
+    },
+    requires=["meltingpot"],
+    **_single(".meltingpot"),
+)
+register(
+    "atari-vector",
+    summary="Atari 2600 games with frames of 84 x 84 pixels, stepped by threads in C++",
+    extra="atari",
+    example="breakout",
+    limits={
+        "states": "ale-py's vector environment has no access to the state of its games",
+        "partial reset": "rows can be reset one by one, but are stepped together only",
+    },
+    requires=["ale_py"],
+    **_batched(".atari_vector"),
+)
+register(
+    "minigrid",
+    summary="MiniGrid's and BabyAI's grids",
+    extra="minigrid",
+    example="MiniGrid-Empty-5x5-v0",
+    requires=["minigrid"],
+    **_single(".gymnasium_plugins", library="minigrid"),
+)
+register(
+    "atari",
+    summary="Atari 2600 games",
+    extra="atari",
+    example="ALE/Breakout-v5",
+    requires=["ale_py"],
+    **_single(".gymnasium_plugins", library="atari"),
+)
+register(
+    "box2d",
+    summary="gymnasium's environments with the physics of Box2D",
+    extra="box2d",
+    example="LunarLander-v3",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["Box2D"],
+    **_single(".gymnasium_plugins", library="box2d"),
+)
+register(
+    "mo",
+    summary="mo-gymnasium, with the sum of the objectives as reward",
+    extra="mo-gym",
+    example="minecart-v0",
+    env_class="mo_gym:MOGymEnv",
+    requires=["mo_gymnasium"],
+    **_single(".gymnasium_plugins", library="mo"),
+)
+register(
+    "highway",
+    summary="highway-env's driving tasks",
+    extra="highway",
+    example="highway-fast-v0",
+    requires=["highway_env"],
+    **_single(".gymnasium_plugins", library="highway"),
+)
+register(
+    "pybullet",
+    summary="PyBullet's robots",
+    extra="pybullet",
+    example="HopperBulletEnv-v0",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["pybullet_envs_gymnasium"],
+    **_single(".gymnasium_plugins", library="pybullet"),
+)
+register(
+    "nle",
+    summary="the NetHack Learning Environment",
+    extra="nle",
+    example="NetHackScore-v0",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["nle"],
+    **_single(".gymnasium_plugins", library="nle"),
+)
+register(
+    "crafter",
+    summary="Crafter, a world to survive in",
+    extra="crafter",
+    example="CrafterReward-v1",
+    requires=["crafter"],
+    **_single(".gymnasium_plugins", library="crafter"),
+)
+register(
+    "habitat",
+    summary="Habitat's tasks, which habitat-lab registers with gym",
+    env_class="habitat:HabitatEnv",
+    **_single(".gym_plugin", plugin="habitat"),
+)
+register(
+    "robohive",
+    summary="RoboHive's tasks",
+    env_class="robohive:RoboHiveEnv",
+    **_single(".gym_plugin", plugin="robohive"),
+)
+register(
+    "isaacgym",
+    summary="Isaac Gym's tasks, on a GPU",
+    example="Ant",
+    env_class="isaacgym:IsaacGymEnv",
+    limits=_ISAAC_LIMITS,
+    **_batched(".isaac", library="isaacgym"),
+)
+register(
+    "isaaclab",
+    summary="Isaac Lab's environments, on a GPU",
+    example="Isaac-Ant-v0",
+    env_class="isaac_lab:IsaacLabWrapper",
+    limits=_ISAAC_LIMITS,
+    **_batched(".isaac", library="isaaclab"),
+)
+register(
+    "procgen",
+    summary="Procgen's games",
+    extra="procgen",
+    example="coinrun",
+    env_class="procgen:ProcgenEnv",
+    requires=["procgen", "gym3"],
+    limits={"final observation": "Procgen begins the next episode in the step that ends one"},
+    **_single(".procgen"),
+)
+keep_own_entries()

@@ -1,0 +1,24 @@
+"""Imports of simulators that may be missing. This module must not know any simulator."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ..errors import VersionError
+
+
+def import_library(module: str, hint: str) -> Any:
+    """Imports and returns a module.
+
+    Args:
+        module: its name.
+        hint: the message of the error if it is missing, to which its cause is added; says how to install it.
+
+    Raises:
+        VersionError: (an ImportError) it cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except (ImportError, TypeError) as error:  # protobuf raises a TypeError if generated code is too old for it
+        raise VersionError(f"{hint} ({error})") from error

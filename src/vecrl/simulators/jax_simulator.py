@@ -1,0 +1,395 @@
+"""Adapts environments of JAX libraries to a `BatchSimulator` of torch tensors.
+
+A `JaxTask` is an environment as pure functions over one row: a library's module derives one. `JaxSimulator` maps these
+functions over rows, compiles them, and transfers arrays by DLPack. A step of all rows is one compiled call, and so is a
+reset of some rows. The auto-reset of libraries is not used, because most of them lose final observations with it. This
+module knows no library, no auto-reset modes and no dialects.
+
+The first `reset` and the first `step` compile, which takes seconds each, once for each task and number of rows. So step
+once before a measurement of time. JAX keeps compiled code between runs if `jax_compilation_cache_dir` is set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from ..engine.simulator import Array, BatchStep, ResetOptions
+from ..engine.space_layout import AnySpace, Layout, Tree
+from ..errors import SpaceError
+from ..validation import check_seeds
+
+NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
+
+
+class JaxStep(NamedTuple):
+    """The result of one step of one row.
+
+    Attributes:
+        state: the next state, any tree of arrays.
+        obs: the observation, nested as the observation space.
+        reward: a number.
+        terminated, truncated: flags.
+        info: arrays, keyed by name.
+    """
+
+    state: Tree
+    obs: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    info: dict[str, Array]
+
+
+class JaxTask(ABC):
+    """An environment as functions over one row, which JAX can map and compile.
+
+    Attributes:
+        name: the name of the environment, for messages.
+        observation_space, action_space: the spaces of one row, which may be nested in `Dict` and `Tuple`.
+        render_fps: frames per second of a video in real time.
+        can_render: whether `draw` can be called.
+    """
+
+    name: str
+    observation_space: AnySpace
+    action_space: AnySpace
+    render_fps: float = 30.0
+    can_render: bool = False
+
+    @abstractmethod
+    def start(self, key: Array) -> tuple[Tree, Tree]:
+        """Returns the state and the observation at the start of an episode; `key` is a JAX key `[2]` uint32."""
+
+    @abstractmethod
+    def step(self, state: Tree, action: Tree) -> JaxStep:
+        """Steps without a reset. An observation may be what the space declares, or of another dtype."""
+
+    def draw(self, state: Tree) -> np.ndarray:
+        """Returns a frame `[height, width, 3]` uint8 of one row."""
+        raise NotImplementedError(f"Expected {type(self).__name__} to define draw(state).")
+
+    def close(self) -> None:  # noqa: B027  (most tasks have nothing to close)
+        """Frees what `draw` made. Further calls have no effect."""
+
+    @cached_property
+    def start_shapes(self) -> tuple[Tree, Tree]:
+        """The state and the observation of one row, with a `jax.ShapeDtypeStruct` for each array."""
+        import jax
+
+        return jax.eval_shape(self.start, jax.random.PRNGKey(0))
+
+    @cached_property
+    def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """`start(keys)` and `step(states, actions)` over rows, which return what `start` and `step` do over one.
+
+        A step gives states and observations of the dtypes of the start, so that it is not compiled twice.
+        """
+        import jax
+
+        def step(states: Tree, actions: Tree) -> JaxStep:
+            step = jax.vmap(self.step)(states, actions)
+            state, obs = jax.tree_util.tree_map(
+                lambda value, start: value.astype(start.dtype), (step.state, step.obs), self.start_shapes
+            )
+            flags = step.terminated.astype(bool), step.truncated.astype(bool)
+            return JaxStep(state, obs, step.reward.astype(float), *flags, step.info)
+
+        return jax.vmap(self.start), step
+
+    @cached_property
+    def compiled(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+        """`start` and `step` of `functions`, and `reset_where(keys, rows, mask)`, compiled on their first calls.
+
+        Rows are states and observations. Each function is compiled once for each number of rows.
+        """
+        import jax
+
+        start, step = self.functions
+
+        def reset_where(keys: Array, rows: Tree, mask: Array) -> Tree:
+            def restart() -> Tree:
+                next_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
+                return _select_rows(mask, (next_keys, start(keys)), (keys, rows))
+
+            return jax.lax.cond(mask.any(), restart, lambda: (keys, rows))
+
+        return jax.jit(start), jax.jit(step), jax.jit(reset_where)
+
+
+class JaxSimulator:
+    """`num_envs` rows of a `JaxTask`; a `vecrl.engine.simulator.BatchSimulator`.
+
+    Observations and actions are tensors `[num_envs, ...]` on `device`, nested as the spaces. A row with seed s starts
+    its first episode from `jax.random.PRNGKey(s)`, and every later one from a key derived from that one. The caller may
+    write to returned tensors. Simulators of one task share its compiled functions.
+
+    Args:
+        task: the environment.
+        num_envs: the number of rows.
+        device: "cpu", "cuda" or "cuda:1"; None is JAX's default device.
+        render_mode: None or "rgb_array".
+        infos: whether to return the infos of steps.
+
+    Raises:
+        ValueError: there is no such device, or the task cannot be rendered.
+        SpaceError: observations do not have the structure and the shapes of the observation space.
+    """
+
+    checks_actions = True  # see `BatchSimulator`
+
+    def __init__(
+        self,
+        task: JaxTask,
+        num_envs: int,
+        *,
+        device: str | torch.device | int | None = None,
+        render_mode: str | None = None,
+        infos: bool = True,
+    ):
+        modes = ["rgb_array"] if task.can_render else []
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(
+                f"Expected render_mode to be {' or '.join(map(repr, [None, *modes]))} for {task.name}, got "
+                f"{render_mode!r}. Use render_mode=None."
+            )
+        self.task = task
+        self.num_envs = num_envs
+        self.observation_space, self.action_space = task.observation_space, task.action_space
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": modes, "render_fps": task.render_fps}
+        self._jax_device = jax_device(device)
+        self.device = torch_name(self._jax_device)
+        self._infos = infos
+        _, self._step_compiled, self._reset_where = task.compiled
+        self._action_layout = Layout(task.action_space)
+        self._action_bounds = [_integer_bounds(task.action_space, leaf.path) for leaf in self._action_layout.leaves]
+        self._allocate()
+
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
+        """Starts an episode in every row and returns the observations.
+
+        Args:
+            seeds: `seeds[i]` reseeds row i, unless it is None.
+            options: must be empty, since environments in JAX have none.
+        """
+        if options:
+            raise SpaceError(f"Expected no reset options for {self.task.name}, got {sorted(options)}.")
+        if seeds is not None:
+            self._reseed(seeds)
+        return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+
+    def reset_where(self, mask: torch.Tensor) -> Tree:
+        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
+        mask = mask.to(self.device, torch.bool, copy=True)
+        self._keys, self._rows = self._reset_where(self._keys, self._rows, as_argument(mask))
+        return to_torch(self._rows[1])
+
+    def step(self, actions: Tree) -> BatchStep:
+        """Steps all rows with `actions` `[n, ...]`, nested as the action space."""
+        step: JaxStep = self._step_compiled(self._rows[0], self._jax_actions(actions))
+        self._rows = step.state, step.obs
+        obs, reward, terminated, truncated = map(to_torch, step[1:5])
+        return BatchStep(obs, reward, terminated, truncated, to_torch(step.info) if self._infos else {})
+
+    def render(self, row: int) -> np.ndarray | None:
+        """Renders a frame `[height, width, 3]` uint8 of one row; returns None without a render mode."""
+        import jax
+
+        if self.render_mode is None:
+            return None
+        return self.task.draw(jax.tree_util.tree_map(lambda leaf: leaf[row], self._rows[0]))
+
+    def get_state(self) -> dict[str, torch.Tensor]:
+        """Returns the full state: every array of the library's state, observations, and the random keys of the rows."""
+        import jax
+
+        leaves, _ = jax.tree_util.tree_flatten_with_path((self._keys, self._rows))
+        return {jax.tree_util.keystr(path): to_torch(leaf) for path, leaf in leaves}
+
+    def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Restores a state that `get_state` returned."""
+        import jax
+
+        leaves, tree = jax.tree_util.tree_flatten_with_path((self._keys, self._rows))
+        values = [from_torch(state[jax.tree_util.keystr(path)].to(self.device, copy=True)) for path, _ in leaves]
+        self._keys, self._rows = jax.tree_util.tree_unflatten(tree, values)
+
+    def close(self) -> None:
+        """Closes the renderer. Further calls have no effect."""
+        self.task.close()
+
+    # -- keys, states and conversions ----------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        """Draws keys from the operating system's entropy, and allocates rows for the first `reset`."""
+        import jax
+
+        self._check_obs(self.task.start_shapes[1])
+        keys = jax.vmap(jax.random.PRNGKey)(np.random.SeedSequence().generate_state(self.num_envs))
+        zeros = jax.tree_util.tree_map(
+            lambda leaf: np.zeros((self.num_envs, *leaf.shape), leaf.dtype), self.task.start_shapes
+        )
+        self._keys, self._rows = jax.device_put((keys, zeros), self._jax_device)
+
+    def _check_obs(self, shapes: Tree) -> None:
+        layout = Layout(self.observation_space)
+        for leaf, value in zip(layout.leaves, layout.split(shapes), strict=True):
+            if value.shape != leaf.shape or value.dtype != leaf.dtype:
+                raise SpaceError(
+                    f"Expected observations of {self.task.name} at {leaf.name} to be {leaf.dtype} {list(leaf.shape)} "
+                    f"as in its space, got {value.dtype} {list(value.shape)}. Declare what the environment returns."
+                )
+
+    def _reseed(self, seeds: Sequence[int | None]) -> None:
+        import jax
+
+        check_seeds(seeds)
+        values = np.array([int(seed or 0) % 2**32 for seed in seeds], np.uint32)
+        is_given = np.array([[seed is not None] for seed in seeds])
+        keys = np.where(is_given, jax.vmap(jax.random.PRNGKey)(values), self._keys)
+        self._keys = jax.device_put(keys, self._jax_device)
+
+    def _jax_actions(self, actions: Tree) -> Tree:
+        """Checks the shapes of actions, and converts them to arrays of the dtypes of the action space in JAX."""
+        import jax
+
+        values = self._action_layout.split(actions)
+        for i, leaf in enumerate(self._action_layout.leaves):
+            expected = [self.num_envs, *leaf.shape]
+            if list(values[i].shape) != expected:
+                raise SpaceError(
+                    f"Expected actions of shape {expected} at {leaf.name} for {self.task.name}, got "
+                    f"{list(values[i].shape)}. Give one element of action_space per row."
+                )
+            self._check_range(i, values[i])
+            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)  # int64 is int32, unless JAX has 64 bits enabled
+            # A copy: the state may keep the action, and the caller may write to it.
+            values[i] = as_argument(values[i].detach().to(self.device, getattr(torch, dtype.name), copy=True))
+        return self._action_layout.build(values)
+
+    def _check_range(self, i: int, values: torch.Tensor) -> None:
+        """Raises a `SpaceError` if actions on the CPU are outside a discrete space, which JAX would take."""
+        bounds, leaf = self._action_bounds[i], self._action_layout.leaves[i]
+        if bounds is None or values.device.type != "cpu":
+            return
+        low, high = map(torch.as_tensor, bounds)
+        outside = ((values < low) | (values > high)).reshape(self.num_envs, -1).any(1)
+        if outside.any():
+            rows = outside.nonzero().flatten()[:5]
+            raise SpaceError(
+                f"Expected actions from {low.tolist()} to {high.tolist()} at {leaf.name} for {self.task.name}, got "
+                f"{values[rows].tolist()} for the environments {rows.tolist()}. Take them from action_space."
+            )
+
+
+def make_jax_batch(
+    make_task: Callable[..., JaxTask],
+    name: str,
+    num_envs: int,
+    *,
+    device: str | torch.device | None = None,
+    render_mode: str | None = None,
+    infos: bool = True,
+    **kwargs: Any,
+) -> JaxSimulator:
+    """Makes an environment of a library by its name and returns a simulator of `num_envs` rows.
+
+    Args:
+        make_task: the library's function of `name` and `kwargs`, which raises its errors.
+        name: of the environment.
+        num_envs, device, render_mode, infos: as in `JaxSimulator`.
+        kwargs: further arguments of `make_task`. Simulators of equal arguments share what is compiled.
+    """
+    task = shared_task(make_task, name, **kwargs)
+    return JaxSimulator(task, num_envs, device=device, render_mode=render_mode, infos=infos)
+
+
+def shared_task(make_task: Callable[..., JaxTask], *args: Any, **kwargs: Any) -> JaxTask:
+    """Returns `make_task(*args, **kwargs)`, the same task for equal arguments, so that it is compiled once.
+
+    Arguments without a hash make a task of their own.
+    """
+    try:
+        return _shared_task(make_task, args, tuple(sorted(kwargs.items())))
+    except TypeError:
+        return make_task(*args, **kwargs)
+
+
+@lru_cache(maxsize=16)
+def _shared_task(make_task: Callable[..., JaxTask], args: Any, kwargs: Any) -> JaxTask:
+    return make_task(*args, **dict(kwargs))
+
+
+def _integer_bounds(space: Any, path: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Returns the smallest and the largest action of the discrete space at `path`, or None for another space."""
+    for key in path:
+        space = space[key]
+    count = space.n if isinstance(space, spaces.Discrete) else getattr(space, "nvec", None)
+    return None if count is None else (space.start, space.start + count - 1)
+
+
+def unbounded_space(shapes: Tree) -> AnySpace:
+    """Returns a space without bounds for arrays of these shapes and dtypes, which may be nested in dicts."""
+    if isinstance(shapes, Mapping):
+        return spaces.Dict({key: unbounded_space(value) for key, value in shapes.items()})
+    return spaces.Box(-np.inf, np.inf, shapes.shape, shapes.dtype)
+
+
+def _select_rows(mask: Array, new: Tree, current: Tree) -> Tree:
+    import jax
+
+    def select(a: Array, b: Array) -> Array:
+        return jax.numpy.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a.astype(b.dtype), b)
+
+    return jax.tree_util.tree_map(select, new, current)
+
+
+def from_torch(x: torch.Tensor) -> Array:
+    """Returns an array of JAX that shares the memory of a tensor, if possible. So the tensor must not change."""
+    import jax
+
+    return jax.dlpack.from_dlpack(x.contiguous())
+
+
+def as_argument(x: torch.Tensor) -> Array:
+    """Returns a tensor as an argument of a compiled function: on the CPU a NumPy array, which is faster than DLPack.
+
+    It may share the memory of the tensor, which must not change until the function has returned and never if it returns
+    its arguments.
+    """
+    import jax
+
+    return x.numpy() if x.device.type == "cpu" == jax.default_backend() else from_torch(x)
+
+
+def to_torch(tree: Tree) -> Tree:
+    """Copies a tree of arrays to tensors: the caller may write to tensors, and arrays of JAX are immutable."""
+    if isinstance(tree, dict):
+        return {key: to_torch(value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(map(to_torch, tree))
+    return torch.from_dlpack(tree).clone()
+
+
+def jax_device(device: str | torch.device | int | None) -> Any:
+    """Returns the device of JAX for a device of torch, or JAX's default device for None."""
+    import jax
+
+    if device is None:
+        return jax.devices()[0]
+    requested = torch.device(device)
+    try:
+        return jax.devices(requested.type)[requested.index or 0]
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"Expected a device of JAX, {jax.devices()}, got {device}.") from error
+
+
+def torch_name(device: Any) -> str:
+    return "cpu" if device.platform == "cpu" else f"cuda:{device.local_hardware_id}"

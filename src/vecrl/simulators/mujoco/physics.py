@@ -1,0 +1,176 @@
+"""The physics of n rows: one `MjData` a row, stepped and reset by threads, and read as arrays `[n, ...]`.
+
+Rows keep what MuJoCo carries from step to step, the first guess of its solver included, so their results are those of
+MuJoCo alone to the bit. `mujoco.rollout` keeps one `MjData` a thread, and returns no such guess. This module must not
+know tasks, rewards or random streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import SpaceError
+from ..imports import import_library
+from .threads import RowThreads
+
+SIZES = "nq", "nv", "nu", "na", "nbody", "nsite", "ntendon", "nsensordata"  # equal in the models of all rows
+
+
+def mujoco_library() -> Any:
+    """Imports MuJoCo.
+
+    Raises:
+        ImportError: it is not installed; the message names the extra that installs it.
+    """
+    return import_library("mujoco", 'MuJoCo is not installed: pip install "vecrl[mujoco]"')
+
+
+class Rows:
+    """What a task reads of n rows: an array `[n, ...]` for each of the fields that it names.
+
+    Attributes:
+        model: the `mujoco.MjModel` of the first row.
+        dt: `[n]`, the seconds of one step of the task.
+        FIELD: `[n, ...]`, a field of `mujoco.MjData` ("qpos", "xpos", ...) or of `mujoco.MjModel` ("body_mass", ...).
+    """
+
+    model: Any
+    dt: np.ndarray
+
+    def __init__(self, fields: dict[str, Any]):
+        self.__dict__ = fields
+
+    def __getattr__(self, name: str) -> np.ndarray:  # only for fields that are missing
+        raise AttributeError(f"Expected a field that the task reads, got {name!r}. Add it to the task's `reads`.")
+
+    def __len__(self) -> int:
+        return len(self.dt)
+
+    def body(self, name: str | int) -> int:
+        """Returns the index of a body, for fields such as `xpos` `[n, nbody, 3]`."""
+        return self.model.body(name).id
+
+
+class Physics:
+    """n rows of MuJoCo.
+
+    Args:
+        models: the `mujoco.MjModel` of each row; they may be one object.
+        frame_skip: steps of MuJoCo per step.
+        reads: the fields of `mujoco.MjData` and `mujoco.MjModel` that `read` returns.
+        forces: whether to compute the forces between bodies (`cfrc_ext`, `cfrc_int`, `cacc`) after each step.
+        num_threads: the number of threads.
+
+    Attributes:
+        models: the models.
+        data: the `mujoco.MjData` of each row.
+        home: the positions `[n, nq]` and velocities `[n, nv]` of the models.
+
+    Raises:
+        SpaceError: the models differ in their sizes.
+    """
+
+    def __init__(self, models: Sequence[Any], frame_skip: int, reads: Sequence[str], forces: bool, num_threads: int):
+        self._mujoco = mujoco = mujoco_library()
+        self.models = list(models)
+        _check_sizes(self.models)
+        self.data = [mujoco.MjData(model) for model in self.models]
+        self.home = np.stack([data.qpos for data in self.data]), np.stack([data.qvel for data in self.data])
+        self._frame_skip, self._forces = frame_skip, forces
+        self._controls = [data.ctrl for data in self.data]
+        first = self.data[0]
+        self._views = {name: [getattr(data, name) for data in self.data] for name in reads if hasattr(first, name)}
+        self._shapes = {name: (-1, *views[0].shape) for name, views in self._views.items()}
+        constants = {name: np.stack([getattr(m, name) for m in self.models]) for name in {*reads} - {*self._views}}
+        self._constants = {"dt": np.array([frame_skip * model.opt.timestep for model in self.models]), **constants}
+        self._state_spec = mujoco.mjtState.mjSTATE_INTEGRATION
+        self._threads = RowThreads(num_threads)
+        self._all = range(len(self.models))
+
+    def step(self, controls: np.ndarray, rows: Sequence[int] | None = None) -> None:
+        """Steps rows; `controls` is `[n, nu]`, and `rows` None for all."""
+        values = controls.astype(np.float64)
+        models, datas, targets, skip = self.models, self.data, self._controls, self._frame_skip
+        mj_step, compute_forces = self._mujoco.mj_step, self._mujoco.mj_rnePostConstraint
+
+        def step_row(row: int) -> None:
+            targets[row][:] = values[row]
+            mj_step(models[row], datas[row], skip)
+
+        def step_row_with_forces(row: int) -> None:
+            step_row(row)
+            compute_forces(models[row], datas[row])
+
+        self._threads.run(step_row_with_forces if self._forces else step_row, self._all if rows is None else rows)
+
+    def reset(self, rows: Sequence[int], positions: np.ndarray, velocities: np.ndarray) -> None:
+        """Resets the m `rows` to positions `[m, nq]` and velocities `[m, nv]`."""
+        mujoco, starts = self._mujoco, dict(zip(rows, zip(positions, velocities, strict=True), strict=True))
+
+        def reset_row(row: int) -> None:
+            model, data = self.models[row], self.data[row]
+            mujoco.mj_resetData(model, data)
+            data.qpos[:], data.qvel[:] = starts[row]
+            mujoco.mj_forward(model, data)
+
+        self._threads.run(reset_row, rows)
+
+    def read(self, rows: Sequence[int] | None = None) -> Rows:
+        """Returns copies of the fields of some rows; None for all."""
+        fields: dict[str, Any] = {"model": self.models[0]}
+        if rows is None:
+            fields |= self._constants
+            for name, views in self._views.items():
+                fields[name] = np.concatenate(views).reshape(self._shapes[name])
+            return Rows(fields)
+        index = list(rows)
+        fields |= {name: values[index] for name, values in self._constants.items()}
+        for name, views in self._views.items():
+            fields[name] = np.stack([views[row] for row in index])
+        return Rows(fields)
+
+    def rows_of(self, fields: Mapping[str, np.ndarray]) -> Rows:
+        """Returns `Rows` of all rows with these fields, and those of the models."""
+        return Rows({"model": self.models[0], **self._constants, **fields})
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The fields of the models, and "dt"."""
+        return self._constants
+
+    def get_state(self) -> np.ndarray:
+        """Returns what MuJoCo needs to continue every row, `[n, size]`."""
+        mujoco, spec = self._mujoco, self._state_spec
+        state = np.empty((len(self.models), mujoco.mj_stateSize(self.models[0], spec)))
+        for model, data, values in zip(self.models, self.data, state, strict=True):
+            mujoco.mj_getState(model, data, values, spec)
+        return state
+
+    def set_state(self, state: np.ndarray) -> None:
+        """Restores what `get_state` returned. Places of bodies are those of the restored positions."""
+        mujoco, spec, values = self._mujoco, self._state_spec, np.ascontiguousarray(state)
+
+        def set_row(row: int) -> None:
+            model, data = self.models[row], self.data[row]
+            mujoco.mj_setState(model, data, values[row], spec)
+            mujoco.mj_forward(model, data)  # for frames; it changes the first guess of the solver
+            mujoco.mj_setState(model, data, values[row], spec)
+
+        self._threads.run(set_row, self._all)
+
+    def close(self) -> None:
+        """Ends the threads. Further calls have no effect."""
+        self._threads.close()
+
+
+def _check_sizes(models: Sequence[Any]) -> None:
+    for row, model in enumerate(models):
+        for name in SIZES:
+            if getattr(model, name) != getattr(models[0], name):
+                raise SpaceError(
+                    f"Expected models with equal sizes in all rows, got {name} {getattr(models[0], name)} in row 0 and "
+                    f"{getattr(model, name)} in row {row}. Change values of the model, but add or remove nothing."
+                )

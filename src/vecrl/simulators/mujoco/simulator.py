@@ -1,0 +1,244 @@
+"""`MujocoSimulator`: a task of MuJoCo as a batch. Physics runs on threads, everything else on arrays of all rows.
+
+This module must not know any task, auto-reset modes or dialects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from ...engine.simulator import BatchStep, ResetOptions
+from ...errors import PendingError, SpaceError
+from ...validation import parse_count
+from .frames import Frames
+from .physics import Physics, Rows
+from .random_rows import RandomRows
+from .task import Move, MujocoTask, Start
+
+NO_LIMIT = 2**62
+FRAME_OPTIONS = "width", "height", "camera_id", "camera_name", "max_geom", "visual_options"
+OPTIONS = ("num_threads", "render_mode", "max_episode_steps", "model_fn", "model_seed", *FRAME_OPTIONS)
+FIELD = "field/"  # before the names of fields in states
+
+
+class MujocoSimulator:
+    """n environments of one task of MuJoCo in this process; a `vecrl.engine.simulator.BatchSimulator` on the CPU.
+
+    Observations `[n, k]` and rewards `[n]` are float64 tensors, as gymnasium's are, actions `[n, nu]` float32.
+
+    Args:
+        task: the task.
+        num_envs: n, at least 1.
+        infos: return the infos of steps.
+        num_threads: threads for the physics; None for one per core, at most n. Results do not depend on it.
+        render_mode: "rgb_array" or None.
+        max_episode_steps: truncates episodes of this length; None for the task's limit, -1 for no limit.
+        model_fn: `model_fn(row, rng)` returns the `mujoco.MjModel` of a row, with the sizes of the task's. It is called
+            once for each row; `rng` is seeded with `model_seed` and the row. None for the task's model in all rows.
+        model_seed: an integer of at least 0; None for entropy of the operating system.
+        width, height, camera_id, camera_name, max_geom, visual_options: of frames, as in gymnasium.
+
+    Attributes:
+        task, num_threads, max_episode_steps: as given, or chosen.
+        models: the model of each row.
+        data: the `mujoco.MjData` of each row. Read it; changes of it are not part of results that are computed already.
+
+    Raises:
+        ImportError: MuJoCo is not installed; the message names the extra.
+        ValueError: an argument is out of range, or the model is invalid.
+        SpaceError: models of rows have different sizes.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self,
+        task: MujocoTask,
+        num_envs: int,
+        *,
+        infos: bool = True,
+        num_threads: int | None = None,
+        render_mode: str | None = None,
+        max_episode_steps: int | None = None,
+        model_fn: Callable[[int, np.random.Generator], Any] | None = None,
+        model_seed: int | None = None,
+        width: int = 480,
+        height: int = 480,
+        camera_id: int | None = None,
+        camera_name: str | None = None,
+        max_geom: int = 1000,
+        visual_options: Mapping[int, bool] | None = None,
+    ):
+        self.num_envs = parse_count("num_envs", num_envs)
+        cores = len(os.sched_getaffinity(0)) if num_threads is None else parse_count("num_threads", num_threads)
+        self.num_threads = min(cores, self.num_envs)
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"Expected render_mode 'rgb_array' or None, got {render_mode!r}.")
+        limit = task.max_episode_steps if max_episode_steps is None else max_episode_steps
+        self.max_episode_steps = limit if limit == -1 else parse_count("max_episode_steps", limit)
+        self.task, self.render_mode = task, render_mode
+        models = _models(task, self.num_envs, model_fn, model_seed)
+        self._physics = Physics(models, task.frame_skip, task.reads, task.forces, self.num_threads)
+        self._rows = self._physics.read()
+        low, high = models[0].actuator_ctrlrange.T.astype(np.float32)
+        self.action_space = Box(low, high, dtype=np.float32)
+        self._obs = task.observe(self._rows)
+        self.observation_space = Box(-np.inf, np.inf, self._obs.shape[1:], np.float64)
+        fps = round(1 / self._rows.dt[0])
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
+        self._limit = NO_LIMIT if limit == -1 else limit
+        self._infos = infos
+        self._random = RandomRows(self.num_envs)
+        self._steps = np.full(self.num_envs, -1)  # since the start of the episode; -1 before the first
+        sizes = {"width": width, "height": height, "max_geom": max_geom}
+        view = {"camera_id": camera_id, "camera_name": camera_name, "visual_options": visual_options}
+        self._frames = Frames(task.camera, sizes | view)
+
+    @property
+    def models(self) -> list[Any]:
+        return self._physics.models
+
+    @property
+    def data(self) -> list[Any]:
+        return self._physics.data
+
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
+        """Starts an episode in every row and returns the observations `[n, k]`.
+
+        Args:
+            seeds: `seeds[i]` seeds row i as gymnasium's environment; None continues the row's random stream.
+            options: ignored, as in gymnasium.
+        """
+        self._random.seed(seeds)
+        self._restart(range(self.num_envs))
+        return torch.from_numpy(self._obs.copy())
+
+    def reset_where(self, mask: Tensor) -> Tensor:
+        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
+        self._require_reset()
+        return self._reset_where(mask.numpy())
+
+    def step(self, actions: Tensor) -> BatchStep:
+        """Steps every row; `actions` is `[n, nu]` float32."""
+        return self._step(actions.numpy(), None)
+
+    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
+        """Steps the rows of the bool `mask` `[n]`; rewards, flags and infos of others are of no step."""
+        return self._step(actions.numpy(), np.flatnonzero(mask.numpy()).tolist())
+
+    def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
+        """Steps every row, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
+        step = self._step(actions.numpy(), None)
+        done = np.logical_or(step.terminated.numpy(), step.truncated.numpy())
+        return step, torch.from_numpy(done), self._reset_where(done)
+
+    def render(self, row: int) -> np.ndarray | None:
+        """Draws a frame `[height, width, 3]` uint8 of one row, as gymnasium does; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self._require_reset()
+        return self._frames.draw(row, self.models[row], self.data[row])
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Returns copies of the complete state: of MuJoCo, of the random generators, and what the task has read."""
+        read = [name for name in self.task.reads if name not in self._physics.constants]
+        arrays = {
+            "physics": self._physics.get_state(),
+            "random": self._random.get_state(),
+            "steps": self._steps,
+            "obs": self._obs,
+            **{FIELD + name: getattr(self._rows, name) for name in read},
+        }
+        return {name: torch.from_numpy(values.copy()) for name, values in arrays.items()}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores a state that `get_state` returned, of this simulator or of another of its task and size.
+
+        Raises:
+            SpaceError: it is a state of another number of rows.
+        """
+        arrays = {name: torch.as_tensor(values).numpy().copy() for name, values in state.items()}
+        if any(len(values) != self.num_envs for values in arrays.values()):
+            found = {name: values.shape for name, values in arrays.items()}
+            raise SpaceError(f"Expected a state of {self.num_envs} rows, got the shapes {found}.")
+        self._physics.set_state(arrays["physics"])
+        self._random.set_state(arrays["random"])
+        self._steps, self._obs = arrays["steps"], arrays["obs"]
+        fields = {name.removeprefix(FIELD): values for name, values in arrays.items() if name.startswith(FIELD)}
+        self._rows = self._physics.rows_of(fields)
+
+    def close(self) -> None:
+        """Ends the threads and closes the renderers. Further calls have no effect."""
+        self._frames.close()
+        self._physics.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_envs} x {self.task.xml:.40}, {self.num_threads} threads)"
+
+    # -- private methods -------------------------------------------------------------------------------
+
+    def _step(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
+        self._require_reset()
+        physics, task, before = self._physics, self.task, self._rows
+        physics.step(actions, rows)
+        after = self._rows = physics.read() if rows is None else self._updated(before, rows)
+        move = Move(before, after, actions, physics.home[0], np.zeros(self.num_envs, bool))
+        if task.terminated is not None:
+            move.terminated = task.terminated(move)
+        reward, infos = task.reward(move)
+        obs = task.observe(after)
+        if rows is None:
+            self._steps, self._obs = self._steps + 1, obs
+        else:
+            self._steps, self._obs = self._steps.copy(), self._obs.copy()
+            self._steps[rows] += 1
+            self._obs[rows] = obs[rows]
+        info = {name: torch.from_numpy(values.copy()) for name, values in infos.items()} if self._infos else {}
+        flags = torch.from_numpy(move.terminated), torch.from_numpy(self._steps >= self._limit)
+        return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(reward), *flags, info)
+
+    def _reset_where(self, mask: np.ndarray) -> Tensor:
+        if mask.any():
+            self._restart(np.flatnonzero(mask).tolist())
+        return torch.from_numpy(self._obs.copy())
+
+    def _restart(self, rows: Sequence[int]) -> None:
+        """Starts an episode in `rows`."""
+        physics, index = self._physics, list(rows)
+        positions, velocities = (values[index] for values in physics.home)
+        start = Start([self._random.generators[row] for row in rows], positions, velocities)
+        physics.reset(rows, *self.task.start(start))
+        self._rows = self._updated(self._rows, rows)
+        self._steps, self._obs = self._steps.copy(), self._obs.copy()
+        self._steps[index] = 0
+        self._obs[index] = self.task.observe(self._rows)[index]
+
+    def _updated(self, fields: Rows, rows: Sequence[int]) -> Rows:
+        """Returns the fields of all rows, with those of `rows` read again."""
+        if len(rows) in (0, self.num_envs):
+            return self._physics.read() if rows else fields
+        new, index, arrays = self._physics.read(rows), list(rows), dict[str, np.ndarray]()
+        for name in {*self.task.reads} - {*self._physics.constants}:
+            arrays[name] = getattr(fields, name).copy()
+            arrays[name][index] = getattr(new, name)
+        return self._physics.rows_of(arrays)
+
+    def _require_reset(self) -> None:
+        if self._steps[0] < 0:
+            raise PendingError("No episode was started. Call reset first.")
+
+
+def _models(
+    task: MujocoTask, num_envs: int, model_fn: Callable[[int, np.random.Generator], Any] | None, seed: int | None
+) -> list[Any]:
+    if model_fn is None:
+        return [task.load_model()] * num_envs
+    streams = np.random.SeedSequence(seed).spawn(num_envs)
+    return [model_fn(row, np.random.default_rng(stream)) for row, stream in enumerate(streams)]

@@ -1,0 +1,121 @@
+"""`MujocoTask`: a model and four functions over all rows at once. The tasks of gymnasium are of this class too.
+
+This module must not know how rows are stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from .physics import Rows, mujoco_library
+
+
+@dataclass(slots=True)
+class Start:
+    """Rows that begin an episode.
+
+    Attributes:
+        rngs: the random generators of the m rows.
+        qpos: `[m, nq]`, the positions of the model.
+        qvel: `[m, nv]`, the velocities of the model, zeros.
+    """
+
+    rngs: Sequence[np.random.Generator]
+    qpos: np.ndarray
+    qvel: np.ndarray
+
+    def uniform(self, low: float, high: float, size: int) -> np.ndarray:
+        """Draws uniform numbers `[m, size]`, each row from its own generator."""
+        return np.stack([rng.uniform(low, high, size) for rng in self.rngs])
+
+    def normal(self, size: int) -> np.ndarray:
+        """Draws standard normal numbers `[m, size]`, each row from its own generator."""
+        return np.stack([rng.standard_normal(size) for rng in self.rngs])
+
+
+@dataclass(slots=True)
+class Move:
+    """One step of n rows.
+
+    Attributes:
+        before, after: the fields of the rows before and after the step.
+        action: `[n, nu]` float32.
+        home: `[n, nq]`, the positions of the model.
+        terminated: `[n]` bool, for the reward: what `MujocoTask.terminated` returned.
+    """
+
+    before: Rows
+    after: Rows
+    action: np.ndarray
+    home: np.ndarray
+    terminated: np.ndarray
+
+
+Reward = tuple[np.ndarray, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MujocoTask:
+    """A model of MuJoCo, and the rules of a task over it.
+
+    Attributes:
+        xml: MJCF; or the path of a file, absolute or beginning with "." or "~"; or the name of a file of gymnasium.
+        frame_skip: steps of the model per step of the task.
+        start: `start(start)` computes positions `[m, nq]` and velocities `[m, nv]` of rows that begin an episode.
+        observe: `observe(rows)` computes observations `[n, k]`.
+        reward: `reward(move)` computes rewards `[n]` float64 and the infos of the step, arrays of leading size n.
+        terminated: `terminated(move)` computes `[n]` bool; None for a task that only the time limit ends.
+        reads: the fields of `mujoco.MjData` and `mujoco.MjModel` that these functions read.
+        forces: whether they read forces between bodies (`cfrc_ext`, `cfrc_int`, `cacc`).
+        max_episode_steps: truncates episodes of this length; -1 for no limit.
+        camera: attributes of the camera of frames, as gymnasium's `default_camera_config`.
+    """
+
+    xml: str
+    frame_skip: int
+    start: Callable[[Start], tuple[np.ndarray, np.ndarray]]
+    observe: Callable[[Rows], np.ndarray]
+    reward: Callable[[Move], Reward]
+    terminated: Callable[[Move], np.ndarray] | None = None
+    reads: Sequence[str] = ("qpos", "qvel")
+    forces: bool = False
+    max_episode_steps: int = 1000
+    camera: Mapping[str, Any] | None = field(default_factory=dict[str, Any])
+
+    def load_model(self) -> Any:
+        """Loads the `mujoco.MjModel` of the task.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: it is no valid model; the message is that of MuJoCo.
+        """
+        mujoco = mujoco_library()
+        if "<" in self.xml:
+            return mujoco.MjModel.from_xml_string(self.xml)
+        path = Path(self.xml).expanduser()
+        if not path.is_absolute() and not self.xml.startswith("."):
+            path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / path
+        if not path.exists():
+            raise OSError(f"Expected the file of a model, got {path}, which does not exist.")
+        return mujoco.MjModel.from_xml_path(str(path))
+
+
+def lengths(vectors: np.ndarray) -> np.ndarray:
+    """Computes the Euclidean lengths `[n]` of vectors `[n, k]`, with the bits of `np.linalg.norm` of one vector."""
+    return np.sqrt((vectors[:, None, :] @ vectors[:, :, None])[:, 0, 0])
+
+
+def sum_of_squares(values: np.ndarray) -> np.ndarray:
+    """Computes the sum `[n]` of the squares of all elements of each row of `[n, ...]`."""
+    return np.add.reduce(np.square(values).reshape(len(values), -1), axis=1)
+
+
+def flat(values: np.ndarray) -> np.ndarray:
+    """Reshapes `[n, ...]` to `[n, k]`."""
+    return values.reshape(len(values), -1)

@@ -1,0 +1,25 @@
+"""Settings of tests of simulators."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+GROUPS = "simulators", "unity", "genesis", "brax_v1", "old_pythons"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Omits modules of groups that `-m` does not select, since they import libraries that only these groups have."""
+    selected = config.option.markexpr or ""
+    excluded = [group for group in GROUPS if selected and not re.search(rf"(?<!not )\b{group}\b", selected)]
+    if not excluded or collection_path.suffix != ".py":
+        return None
+    marks = re.search(r"^pytestmark = (\[.*?^\]|.*?$)", collection_path.read_text(), re.MULTILINE | re.DOTALL)
+    return True if marks and any(f"pytest.mark.{group}" in marks[1] for group in excluded) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignores warnings of the simulators' own code, of which vecrl can change nothing."""
+    for item in items:
+        if any(item.get_closest_marker(group) for group in GROUPS):
+            item.add_marker(pytest.mark.filterwarnings("ignore"), append=False)

@@ -1,0 +1,240 @@
+"""`MujocoSimulator`: conformance, threads, models of rows, frames, errors."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from vecrl.errors import PendingError, SpaceError
+from vecrl.policy import PopulationEvaluator
+from vecrl.policy.evaluation import device_loop
+from vecrl.simulators import mujoco_warp
+from vecrl.simulators.mujoco import MujocoSimulator, make_batch, make_task, names
+from vecrl.simulators.mujoco.physics import Physics
+from vecrl.simulators.mujoco.threads import RowThreads
+from vecrl.testing import BatchSimulatorConformance
+from vecrl.vector import make_vector_env
+
+mujoco = pytest.importorskip("mujoco")  # some groups of tests have environments without it
+
+
+class TestHopper(BatchSimulatorConformance):
+    def make(self, num_envs):
+        return make_batch("Hopper-v5", num_envs, num_threads=2, max_episode_steps=14)
+
+
+class TestPusher(BatchSimulatorConformance):
+    num_steps = 12
+
+    def make(self, num_envs):
+        return make_batch("Pusher-v5", num_envs, num_threads=1, max_episode_steps=9)
+
+
+def test_names_are_those_of_gymnasium():
+    expected = [name for name in gymnasium.registry if name.endswith("-v5")]
+    assert {*names()} == {*expected} - {"FrozenLake-v5"}
+
+
+def test_results_are_float64_and_actions_float32():
+    sim = make_batch("HalfCheetah-v5", 2)
+    assert sim.reset([0, 1]).dtype == torch.float64
+    step = sim.step(torch.zeros(2, 6))
+    assert step.reward.dtype == torch.float64
+    assert sim.action_space.dtype == np.float32
+    assert make_batch("HalfCheetah-v5", 2, infos=False).observation_space == sim.observation_space
+
+
+def test_infos_can_be_switched_off():
+    sim = make_batch("HalfCheetah-v5", 2, infos=False)
+    sim.reset([0, 1])
+    assert sim.step(torch.zeros(2, 6)).info == {}
+
+
+def test_results_share_no_memory_with_the_simulator():
+    """Writing to observations and infos does not change later steps."""
+    sim, other = make_batch("Swimmer-v5", 2), make_batch("Swimmer-v5", 2)
+    for each in (sim, other):
+        each.reset([0, 1])
+    action = torch.ones(2, 2)
+    for _ in range(3):
+        step, expected = sim.step(action), other.step(action)
+        assert torch.equal(step.next_obs, expected.next_obs)
+        assert torch.equal(step.info["x_velocity"], expected.info["x_velocity"])
+        for value in (step.next_obs, step.reward, *step.info.values()):
+            value.zero_()
+
+
+def test_models_of_rows_are_random_and_reproducible():
+    """Rows with equal seeds and actions differ only by their models; a row equals gymnasium's with the same model."""
+
+    def model_fn(row, rng):
+        model = make_task("Hopper-v5").load_model()
+        model.body_mass[:] *= 1 + 0.5 * row
+        model.geom_friction[:] *= rng.uniform(0.5, 1.5)
+        return model
+
+    sim = make_batch("Hopper-v5", 3, model_fn=model_fn, model_seed=4)
+    again = make_batch("Hopper-v5", 3, model_fn=model_fn, model_seed=4)
+    masses = [model.body_mass.sum() for model in sim.models]
+    np.testing.assert_allclose(masses, masses[0] * np.array([1, 1.5, 2]))
+    env = gymnasium.make("Hopper-v5").unwrapped
+    env.model.body_mass[:] = sim.models[2].body_mass
+    env.model.geom_friction[:] = sim.models[2].geom_friction
+    env.reset(seed=1)
+    for each in (sim, again):
+        each.reset([1, 1, 1])
+    for number in range(20):
+        action = torch.full((3, 3), np.sin(number))
+        obs = sim.step(action).next_obs
+        assert np.array_equal(obs[2], env.step(action[2].numpy())[0])
+        assert torch.equal(obs, again.step(action).next_obs)
+    assert not torch.equal(obs[0], obs[1])
+
+
+def test_models_of_humanoids_have_their_own_masses():
+    def model_fn(row, rng):
+        model = make_task("Humanoid-v5").load_model()
+        model.body_mass[1 + row] *= 2
+        return model
+
+    sim, env = make_batch("Humanoid-v5", 2, model_fn=model_fn), gymnasium.make("Humanoid-v5").unwrapped
+    env.model.body_mass[2] *= 2
+    env.reset(seed=1)
+    sim.reset([1, 1])
+    for _ in range(3):
+        action = torch.full((2, 17), 0.3)
+        info, expected = sim.step(action).info, env.step(action[1].numpy())[4]
+        assert info["x_velocity"][1] == expected["x_velocity"]
+
+
+def test_models_of_other_sizes_raise():
+    def model_fn(row, rng):
+        return make_task("Hopper-v5" if row == 0 else "Swimmer-v5").load_model()
+
+    with pytest.raises(SpaceError, match="nq 6 in row 0 and 5 in row 1"):
+        make_batch("Hopper-v5", 2, model_fn=model_fn)
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Hopper-v5"])
+def test_frames_are_those_of_gymnasium(name):
+    options = {"render_mode": "rgb_array", "width": 64, "height": 48}
+    sim, env = make_batch(name, 2, **options), gymnasium.make(name, disable_env_checker=True, **options)
+    sim.reset([3, 4])
+    env.reset(seed=4)
+    first = sim.render(0)
+    for _ in range(5):
+        sim.step(torch.ones(2, *sim.action_space.shape))
+        env.step(np.ones(sim.action_space.shape, np.float32))
+    frame, expected = sim.render(1), env.render()
+    assert frame.shape == (48, 64, 3)
+    assert np.array_equal(frame, expected)
+    assert not np.array_equal(sim.render(0), first)
+    state = sim.get_state()
+    sim.reset([8, 9])
+    sim.set_state(state)
+    difference = np.abs(sim.render(1).astype(int) - frame).mean()
+    assert difference < 3  # a restored row is drawn at its own place, the others one step of the model before
+    sim.close()
+    env.close()
+
+
+def test_wrong_arguments_raise():
+    with pytest.raises(ValueError, match=r"Expected one of Ant-v5, .*, got 'Cheetah'"):
+        make_batch("Cheetah", 1)
+    with pytest.raises(TypeError, match=r"Expected arguments of Hopper-v5 among .*, got weight"):
+        make_batch("Hopper-v5", 1, weight=3)
+    with pytest.raises(ValueError, match="render_mode"):
+        make_batch("Hopper-v5", 1, render_mode="human")
+    for name in ("num_threads", "max_episode_steps"):
+        with pytest.raises(ValueError, match=name):
+            make_batch("Hopper-v5", 1, **{name: 0})
+    with pytest.raises(ValueError, match=r"Expected device 'cpu', or one of InvertedPendulum-v5, .* on a GPU"):
+        make_batch("Swimmer-v5", 1, device="cuda")
+
+
+def test_wrong_calls_raise():
+    sim = make_batch("Hopper-v5", 2)
+    with pytest.raises(PendingError, match="Call reset"):
+        sim.step(torch.zeros(2, 3))
+    with pytest.raises(SpaceError, match="Expected 2 seeds"):
+        sim.reset([1])
+    with pytest.raises(SpaceError, match="at least 0"):
+        sim.reset([1, -1])
+    with pytest.raises(SpaceError, match="state of 2 rows"):
+        sim.set_state(make_batch("Hopper-v5", 3).get_state())
+
+
+def test_a_field_that_is_not_read_names_what_to_do():
+    rows = MujocoSimulator(make_task("Hopper-v5"), 1)._rows
+    with pytest.raises(AttributeError, match=r"'xpos'\. Add it to the task's `reads`"):
+        rows.xpos  # noqa: B018
+
+
+def test_exceptions_of_threads_reach_the_caller():
+    threads, called = RowThreads(3), []
+
+    def fail(row):
+        called.append(row)
+        if row == 5:
+            raise KeyError(row)
+
+    with pytest.raises(KeyError, match="5"):
+        threads.run(fail, range(8))
+    called.clear()
+    threads.run(called.append, range(8))
+    assert sorted(called) == [*range(8)]
+    threads.close()
+    threads.close()
+
+
+def test_threads_end_when_their_owner_is_deleted():
+    threads = RowThreads(2)
+    helpers = list(threads._threads)
+    del threads
+    for thread in helpers:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def test_a_gpu_has_the_tasks_of_mujoco_warp(monkeypatch):
+    calls = []
+    monkeypatch.setattr(mujoco_warp, "make_batch", lambda *args, **kwargs: calls.append((args, kwargs)))
+    make_batch("Hopper-v5", 3, device="cuda:1", max_episode_steps=7)
+    assert calls == [(("Hopper-v5", 3), {"device": "cuda:1", "infos": True, "max_episode_steps": 7})]
+
+
+def test_make_vector_env_has_the_prefix():
+    env = make_vector_env("mujoco::Hopper-v5", num_envs=3, num_threads=1)
+    obs, _ = env.reset(seed=5)
+    expected, _ = gymnasium.make("Hopper-v5").reset(seed=6)
+    assert np.array_equal(obs[1], expected)
+    env.close()
+
+
+def test_texts_are_models():
+    task = make_task("InvertedPendulum-v5", xml_file="<mujoco><worldbody/></mujoco>")
+    assert isinstance(task.load_model(), mujoco.MjModel)
+
+
+def test_populations_step_active_rows_only(monkeypatch):
+    """The results are those of all rows stepped; rows of finished members take no time."""
+    stepped = []
+    step_rows = Physics.step
+
+    def step(self, controls, rows=None):
+        stepped.append(len(self.data) if rows is None else len(rows))
+        step_rows(self, controls, rows)
+
+    monkeypatch.setattr(Physics, "step", step)
+    arguments = "mujoco::Hopper-v5", "Linear(obs_length, act_length)", 6
+    results = []
+    for is_partial in (True, False):
+        stepped.clear()
+        if not is_partial:
+            monkeypatch.setattr(device_loop, "SupportsStepWhere", int)  # of which no simulator is an instance
+        with PopulationEvaluator(*arguments, seed=3, max_steps=60) as evaluator:
+            torch.manual_seed(1)
+            results.append(evaluator(torch.randn(6, evaluator.parameter_length)))
+        assert (sum(stepped) == results[-1].interactions) == is_partial
+    assert torch.equal(results[0].fitness, results[1].fitness)
+    assert torch.equal(results[0].lengths, results[1].lengths)

@@ -1,0 +1,259 @@
+"""Libraries that register environments with gymnasium, or have its old interface."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from vecrl.envs import GymEnv, MOGymEnv, check_env_specs
+from vecrl.errors import SpaceError
+from vecrl.simulators.availability import available
+from vecrl.simulators.gymnasium import GymnasiumSimulator
+from vecrl.simulators.gymnasium_plugins import PLUGINS, CrafterAdapter, MissionCodes, env_fn, names
+from vecrl.simulators.registry import find_entry
+from vecrl.snapshot import capture, restore
+from vecrl.testing import EnvConformance, SimulatorConformance
+from vecrl.vector import VectorEnv, make_vector_env
+
+os.environ.setdefault("MUJOCO_GL", "egl")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+pytestmark = pytest.mark.simulators
+
+EXAMPLES = {
+    "minigrid": "MiniGrid-LavaCrossingS9N1-v0",
+    "atari": "ALE/Breakout-v5",
+    "box2d": "LunarLander-v3",
+    "mo": "mo-mountaincar-v0",
+    "highway": "highway-fast-v0",
+    "pybullet": "HopperBulletEnv-v0",
+    "nle": "NetHackScore-v0",
+    "crafter": "CrafterReward-v1",
+}
+KWARGS = {"crafter": {"area": (16, 16)}}  # the whole area takes seconds
+COUNTS = {"minigrid": 172, "atari": 352, "box2d": 5, "mo": 39, "highway": 31, "pybullet": 13, "nle": 9, "crafter": 2}
+SLOW = "minecart-rgb", "mo-highway", "fruit-tree"  # of mo: many pixels; slow; draws a large tree
+
+
+def quick_names(library):
+    """The names of the environments that are quickly made."""
+    found = names(library)
+    if library == "mo":
+        return [name for name in found if not name.startswith(SLOW)]
+    return {"atari": found[::50], "highway": [name for name in found if name.endswith("-v0")]}.get(library, found)
+
+
+class TestMiniGrid(SimulatorConformance):
+    def make(self, num_envs):
+        return GymnasiumSimulator([env_fn(EXAMPLES["minigrid"], library="minigrid")] * num_envs)
+
+
+class TestCrafter(SimulatorConformance):
+    num_steps = 6
+
+    def make(self, num_envs):
+        return GymnasiumSimulator([env_fn("CrafterReward-v1", library="crafter", area=(16, 16), length=4)] * num_envs)
+
+
+@pytest.fixture
+def constants_of_highway(monkeypatch):
+    """Restores the constants of all vehicles, which the `intersection` tasks change."""
+    behavior = import_module("highway_env.vehicle.behavior")
+    for name in ("DISTANCE_WANTED", "COMFORT_ACC_MAX", "COMFORT_ACC_MIN"):
+        monkeypatch.setattr(behavior.IDMVehicle, name, getattr(behavior.IDMVehicle, name))
+
+
+class TestNetHack(SimulatorConformance):
+    num_steps = 12
+    test_states_restore_the_same_future = None
+
+    def make(self, num_envs):
+        return GymnasiumSimulator([env_fn(EXAMPLES["nle"], library="nle", max_episode_steps=8)] * num_envs)
+
+
+class TestMiniGridEnv(EnvConformance):
+    def make(self):
+        return GymEnv("minigrid::MiniGrid-Dynamic-Obstacles-Random-5x5-v0")
+
+
+class TestHighwayEnv(EnvConformance):
+    num_steps = 6
+
+    def make(self):
+        return GymEnv("highway::highway-fast-v0", config={"duration": 3, "vehicles_count": 5})
+
+
+@pytest.mark.parametrize("library", PLUGINS)
+def test_names_are_those_of_the_library(library):
+    found = names(library)
+    assert len(found) == COUNTS[library]
+    assert EXAMPLES[library] in found
+    assert "CartPole-v1" not in found
+    assert sorted(found) == [*available(library).names]
+    with pytest.raises(ValueError, match=f"environment of {library}, got 'CartPole-v9'"):
+        env_fn("CartPole-v9", library=library)
+
+
+@pytest.mark.parametrize("library", PLUGINS)
+def test_seeds_in_worker_processes_and_in_this_one(library):
+    make = env_fn(EXAMPLES[library], library=library, **KWARGS.get(library, {}))
+    with VectorEnv([make] * 2) as here, VectorEnv([make] * 2, backend="processes", num_workers=2) as processes:
+        here.action_space.seed(0)
+        actions = here.action_space.sample()
+        for env in (here, processes):
+            env.reset(seed=[3, 4])
+        obs, reward = here.step(actions)[:2]
+        other_obs, other_reward = processes.step(actions)[:2]
+    assert str(obs) == str(other_obs)
+    assert np.array_equal(reward, other_reward)
+
+
+def test_workers_import_the_library_themselves():
+    code = """
+from functools import partial
+from vecrl.simulators.gymnasium_plugins import make
+from vecrl.vector import VectorEnv
+import sys
+with VectorEnv([partial(make, "minigrid", "MiniGrid-Empty-5x5-v0")] * 2, backend="processes", num_workers=2) as env:
+    print(env.reset(seed=1)[0]["image"].shape, "minigrid" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(2, 7, 7, 3) False"
+
+
+@pytest.mark.parametrize("library", PLUGINS)
+def test_batches_of_tensors(library):
+    with make_vector_env(f"{library}::{EXAMPLES[library]}", num_envs=2, **KWARGS.get(library, {})) as env:
+        obs, _ = env.reset(seed=1)
+        leaves = obs.values() if isinstance(obs, dict) else [obs]
+        assert all(leaf.shape[0] == 2 and isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+@pytest.mark.parametrize("library", [library for library in PLUGINS if library not in ("minigrid", "atari")])
+def test_frames_are_images(library):
+    env = env_fn(EXAMPLES[library], library=library, from_pixels=True, **KWARGS.get(library, {}))()
+    frame = env.reset(seed=1)[0]["pixels"]
+    assert (frame.ndim, frame.shape[-1], frame.dtype) == (3, 3, np.uint8)
+    assert frame.std() > 0
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "highway_env", None)
+    with pytest.raises(ImportError, match=r"vecrl\[highway\]"):
+        names("highway")
+    assert available("highway").install == 'pip install "vecrl[highway]"'
+
+
+def test_missions_are_codes_or_text():
+    env = env_fn("BabyAI-GoToRedBall-v0", library="minigrid")()
+    text = env_fn("BabyAI-GoToRedBall-v0", library="minigrid", mission="text")()
+    codes, mission = (each.reset(seed=1)[0]["mission"] for each in (env, text))
+    assert (codes.shape, codes.dtype) == ((256,), np.uint8)
+    assert bytes(codes).rstrip(b"\0").decode() == mission == "go to the red ball"
+    with VectorEnv([env_fn("BabyAI-GoToRedBall-v0", library="minigrid", mission="text")] * 2) as rows:
+        assert rows.reset(seed=[1, 1])[0]["mission"] == ("go to the red ball",) * 2
+    with pytest.raises(ValueError, match="'codes' or 'text', got 'tokens'"):
+        env_fn("BabyAI-GoToRedBall-v0", library="minigrid", mission="tokens")()
+    with pytest.raises(SpaceError, match=r"at most 256 bytes, got 300.*mission=\"text\""):
+        MissionCodes(text).observation({"mission": "a" * 300})
+
+
+def test_rewards_of_several_objectives_are_summed():
+    env = env_fn("deep-sea-treasure-v0", library="mo")()
+    env.reset(seed=0)
+    _, reward, *_, info = env.step(1)
+    assert isinstance(reward, float)
+    assert reward == info["vector_reward"].sum()
+    assert info["vector_reward"].shape == (2,)
+    assert find_entry("mo::minecart-v0")[0].env_class == "mo_gym:MOGymEnv"
+    rows = MOGymEnv("minecart-v0", num_envs=2)
+    check_env_specs(rows)
+    assert rows.rollout(3)["next", "reward"].shape == (2, 3, 3)
+
+
+def test_games_of_nethack_differ_after_a_seed_and_repeat_with_it():
+    make = env_fn(EXAMPLES["nle"], library="nle")
+    games = []
+    for _ in range(2):
+        env = make()
+        games.append([env.reset(seed=seed)[0]["chars"].copy() for seed in (5, None, None)])
+    assert all(np.array_equal(*pair) for pair in zip(*games, strict=True))
+    assert not np.array_equal(games[0][0], games[0][1])
+    assert not np.array_equal(games[0][1], games[0][2])
+    assert make().render() is None
+    assert isinstance(env_fn(EXAMPLES["nle"], library="nle", render_mode="ansi")().render_mode, str)
+
+
+def test_crafter_ends_by_death_or_by_length():
+    env = env_fn("CrafterReward-v1", library="crafter", area=(16, 16), length=3)()
+    env.reset(seed=1)
+    assert [env.step(0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    env.reset()
+    env.unwrapped._player.health = 0
+    assert env.step(0)[2:4] == (True, False)
+    state = capture(env)
+    futures = []
+    for _ in range(2):
+        restore(env, state)
+        futures.append([env.reset()[0], env.step(1)[0]])
+    assert np.array_equal(futures[0], futures[1])
+    assert env.render() is None
+    env.close()
+    assert isinstance(env.unwrapped, CrafterAdapter) or env.unwrapped is env.legacy_env
+
+
+def test_names_with_prefixes_over_tensordicts():
+    env = GymEnv("minigrid::MiniGrid-Empty-5x5-v0", num_workers=2)
+    assert env.rollout(2)["next", "image"].shape == (2, 2, 7, 7, 3)
+    env.close()
+    pixels = GymEnv("box2d::LunarLander-v3", from_pixels=True)
+    assert pixels.reset()["pixels"].shape == (400, 600, 3)
+    assert GymEnv("gym::CartPole-v1").reset()["observation"].shape == (4,)
+    with pytest.raises(ValueError, match="simulator of single environments, got 'native::CartPole-v1'"):
+        GymEnv("native::CartPole-v1")
+    assert "Hopper" in str(GymEnv("pybullet::HopperBulletEnv-v0"))
+    assert gymnasium.spec("HopperBulletEnv-v0").max_episode_steps == 1000
+
+
+@pytest.mark.parametrize("library", PLUGINS)
+@pytest.mark.usefixtures("constants_of_highway")
+def test_environments_are_made_reset_and_stepped(library):
+    for name in quick_names(library):
+        env = env_fn(name, library=library, **KWARGS.get(library, {}))()
+        assert env.observation_space.contains(env.reset()[0]), name
+        env.action_space.seed(0)
+        obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        assert env.observation_space.contains(obs), name
+        assert np.isfinite(float(reward)), name
+        assert {type(terminated), type(truncated)} <= {bool, np.bool_}, name
+        env.close()
+
+
+@pytest.mark.usefixtures("constants_of_highway")
+def test_several_agents_of_highway_have_one_reward_and_one_end():
+    env = env_fn("intersection-multi-agent-v1", library="highway")()
+    env.reset(seed=1)
+    for _ in range(30):
+        _, reward, terminated, truncated, info = env.step((1, 1))
+        assert reward == sum(info["vector_reward"])
+        assert isinstance(terminated, bool)
+        if terminated or truncated:
+            break
+        assert not all(info["agents_terminated"])
+    assert terminated or truncated
+
+
+def test_minecart_takes_only_its_actions() -> None:
+    env = env_fn("minecart-v0", library="mo")()
+    env.reset(seed=0)
+    for action in (-1, 77):
+        with pytest.raises(
+            SpaceError, match=rf"Expected an action of Discrete\(6\), got {action}. Give one of its numbers"
+        ):
+            env.step(action)
+    env.step(np.int64(5))
