@@ -87,7 +87,6 @@ test-brax-v1: .venv-brax-v1/.ready
 
 test-unity: .venv-unity/.ready
 	SIMULATOR_TABLE=.scratch/unity .venv-unity/bin/python $(PYTEST) -m unity tests/simulators
-	.venv-unity/bin/python $(PYTEST) --doctest-modules src/vecrl/simulators/unity_player.py src/vecrl/simulators/unity.py
 	.venv-unity/bin/python tools/simulator_table.py .scratch/unity --check
 
 test-neighbours: .venv-neighbours/.ready
@@ -204,7 +203,7 @@ docs: .venv/.ready
 .venv-peers/.ready: constraints.txt pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-peers
 	PIP_CONSTRAINT=constraints.txt .venv-peers/bin/python $(PIP) -e ".[cli,classic,mujoco,test]" stable-baselines3 evotorch \
-		h5py numba ordered-set pettingzoo tensorboard hoptorch
+		h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm
 	.venv-peers/bin/python $(PIP) --no-deps $(PEERS)
 	touch $@
 

@@ -88,7 +88,7 @@ class EnvBatch:
             raise SpaceError(f"Expected no options for a TensorDict environment, got {options}.")
         if seeds is not None:
             _check_seed_chain(seeds)
-            self.env.set_seed(seeds[0])
+            self.env._seed_next_reset(seeds[0])
         self._root = self.env.reset()
         return self._obs_of(self._root)
 

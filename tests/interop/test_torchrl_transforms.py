@@ -106,8 +106,6 @@ def make_env(library: Any, transformed: Any, transform: Any, size: int = 0) -> A
 def results_of(env: Any, actions: torch.Tensor) -> list[TensorDictBase]:
     """Returns the results of a reset and of steps with given actions, in the environment with the seed 7."""
     env.set_seed(7)
-    if isinstance(env, EnvBase):
-        env.base_env.reset()  # TorchRL's `set_seed` has reset the environment
     torch.manual_seed(3)
     root = env.reset()
     results = [root.clone()]

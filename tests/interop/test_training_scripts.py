@@ -4,16 +4,12 @@ Each script of `training_scripts/` trains for a few seconds and returns its loss
 first, then with the import lines replaced. "Coming from TorchRL" in the documentation has a table of them.
 """
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from unittest.mock import patch
 
 import pytest
 import torch
-
-from vecrl.envs import TransformedEnv
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
@@ -46,31 +42,6 @@ def load(name: str, source: str) -> ModuleType:
     return module
 
 
-@contextlib.contextmanager
-def episodes_of_torchrl() -> Iterator[None]:
-    """Makes `set_seed` reset once, as that of TorchRL does: both libraries then go on with the second episode.
-
-    Only the environment on which a script calls `set_seed` resets, below its transforms.
-    """
-    set_seed = TransformedEnv.set_seed
-    is_nested = False
-
-    def set_seed_and_reset(self: TransformedEnv, seed: int | None = None, static_seed: bool = False) -> int | None:
-        nonlocal is_nested
-        if is_nested:
-            return set_seed(self, seed, static_seed)
-        is_nested = True
-        try:
-            next_seed = set_seed(self, seed, static_seed)
-            self.base_env.reset()
-        finally:
-            is_nested = False
-        return next_seed
-
-    with patch.object(TransformedEnv, "set_seed", set_seed_and_reset):
-        yield
-
-
 @pytest.mark.timeout(300)  # TorchRL's ParallelEnv starts two interpreters, each of which imports the library
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_gives_the_same_results_after_a_change_of_its_imports(name: str) -> None:
@@ -79,9 +50,7 @@ def test_a_script_gives_the_same_results_after_a_change_of_its_imports(name: str
 
     script = load(name, replace_imports(source))
     assert not [key for key, value in vars(script).items() if _is_from_torchrl_envs(value)]
-    resets_in_set_seed = "PendulumEnv" not in source  # that of TorchRL does not
-    with episodes_of_torchrl() if resets_in_set_seed else contextlib.nullcontext():
-        results = script.main(SEED)
+    results = script.main(SEED)
 
     if name in ROUNDING:
         assert results == pytest.approx(expected, rel=ROUNDING[name])

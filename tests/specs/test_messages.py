@@ -26,6 +26,8 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "too narrow": (lambda: Unbounded((4, 2)).expand(3), SpaceError, r"expand .* \(4, 2\) with .*\(3,\).* not fit"),
     "too few": (lambda: Unbounded((4, 2)).reshape(3), SpaceError, r"reshape .* \(4, 2\) with .*\(3,\).* not fit"),
     "no factors": (lambda: Unbounded((4, 2)).unflatten(0, (3, 2)), SpaceError, "unflatten .* do not fit"),
+    "two in a row": (lambda: OneHot(3).to_numpy(torch.tensor([0, 1, 1])), SpaceError, "one-hot rows of 3 options"),
+    "two in one of some rows": (lambda: OneHot(2).to_numpy(torch.tensor([[1, 1], [0, 1]])), SpaceError, "of 2 options"),
     "no row": (lambda: OneHot(3).to_numpy(torch.zeros(3)), SpaceError, "one-hot rows of 3 options"),
     "one of two rows": (lambda: OneHot(3).to_numpy(torch.eye(3)[:2] * torch.tensor([[1], [0]])), SpaceError, "one-hot"),
     "a wider row": (lambda: OneHot(3).to_numpy(torch.eye(5)[4]), SpaceError, r"of 3 options.*\(5,\)"),

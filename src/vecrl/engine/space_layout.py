@@ -71,7 +71,7 @@ class Layout:
         """A function that returns the tree of the leaves in order; the inverse of `split`."""
         if self.flat:
             return itemgetter(0)
-        if isinstance(self.space, spaces.Dict) and all(len(leaf.path) == 1 for leaf in self.leaves):
+        if isinstance(self.space, spaces.Dict) and [leaf.path for leaf in self.leaves] == [(k,) for k in self.space]:
             return partial(_name, tuple(self.space.spaces))
         return partial(_nest, self.space)
 

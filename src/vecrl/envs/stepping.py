@@ -42,6 +42,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
 
     run_type_checks = False
     _converts_actions = False  # whether `_step` takes actions of any dtype
+    _resets_when_seeded = False  # whether `set_seed` resets
     _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
 
     def __init__(
@@ -357,10 +358,20 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seeds the environment and returns the seed for the next environment of a batch, which is a different one.
 
+        As in TorchRL, environments of gymnasium and of libraries like it are reset at once, so that the next reset
+        starts the second episode of the seed.
+
         Args:
-            seed: None for a random seed.
+            seed: None for a random seed. The rows of an environment get the seeds of single ones, one after another.
             static_seed: return `seed` itself.
         """
+        following_seed = self._seed_next_reset(seed, static_seed)
+        if self._resets_when_seeded and seed is not None:
+            self._reset()
+        return following_seed
+
+    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+        """Does the same as `set_seed`, but the next reset starts the first episode of the seed."""
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 

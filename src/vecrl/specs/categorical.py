@@ -250,19 +250,21 @@ class OneHot(OneHotSpec):
         """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
 
         Raises:
-            SpaceError: the rows have another number of options, or a row selects none.
+            SpaceError: the rows have another number of options, or a row of integers does not select exactly one.
         """
         if safe:
             self.assert_is_in(val)
         if val.ndim == 1 and self.n <= _MAX_SCAN_OPTIONS and not val.is_floating_point():
             row: list[int] = val.tolist()
             largest = max(row, default=0)
-            if not largest or len(row) != self.n:
+            if not largest or len(row) != self.n or row.count(0) != self.n - 1:
                 raise self._not_one_hot(val)
             index = np.asarray(row.index(largest) + self.min)
         else:
             rows = val.detach().cpu().numpy()
             if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+                raise self._not_one_hot(val)
+            if rows.dtype.kind != "f" and np.count_nonzero(rows) * self.n > rows.size:  # soft choices may be floats
                 raise self._not_one_hot(val)
             index = np.asarray(rows.argmax(-1) + self.min)
         if not self.use_register:

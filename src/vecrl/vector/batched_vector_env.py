@@ -45,8 +45,9 @@ class BatchedVectorEnv(BaseVectorEnv):
     them.
 
     A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos; later calls
-    never overwrite them. Infos of `tensor_step` have whole batches at every step, each with a mask of its valid rows:
-    `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` if `episode_stats`. Infos of
+    never overwrite them. Infos of `tensor_step` have whole batches at every step, with masks of their valid rows:
+    `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` if `episode_stats`, and
+    those of the simulator, with "_" before their names, if rows may have been reset in place of a step. Infos of
     `step` have gymnasium's format: every entry has its mask, and `final_obs` (an object array with None in the other
     rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The simulator's infos are
     those of the step, before any reset.
@@ -204,7 +205,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _make_result(
         self, step: BatchStep, obs: Tree, done: Tensor, restarting: Tensor, finished: Tensor
     ) -> TensorStep:
-        info = self._info(step, done, restarting | finished)
+        info = self._info(step, done, restarting if self.num_episodes is None else restarting | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
         if restarting is not self._no_rows:
             reward = torch.where(restarting, 0, reward)
@@ -218,6 +219,8 @@ class BatchedVectorEnv(BaseVectorEnv):
         if not self._infos:
             return {}
         info: InfoDict = dict(step.info)
+        if not_stepped is not self._no_rows:  # rows that were reset, or are finished, have no infos of a step
+            info |= {f"_{key}": ~not_stepped for key in step.info if not key.startswith("_")}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = step.next_obs, done
         if self._stats:

@@ -74,7 +74,8 @@ def test_equals_the_vector_environment(break_when_any_done: bool) -> None:
     vector = BatchedVectorEnv(make_native("CartPole-v1", N, max_episode_steps=15))
     env.set_seed(3)
     rollout = env.rollout(30, break_when_any_done=break_when_any_done)
-    obs, _ = vector.tensor_reset(seed=list(seed_chain(3, N)))
+    vector.tensor_reset(seed=list(seed_chain(3, N)))
+    obs, _ = vector.tensor_reset()  # `set_seed` resets once too
     for t in range(rollout.shape[1]):
         step = rollout[:, t]
         assert torch.equal(step["observation"], obs)
@@ -88,7 +89,7 @@ def test_equals_the_vector_environment(break_when_any_done: bool) -> None:
 
 def test_entries_of_nested_spaces() -> None:
     env = SimulatorEnv(NestedBatch(2 * N), batch_size=(2, N))
-    env.set_seed(7)
+    env._seed_next_reset(7)
     root = env.reset()
     assert root["clock", "1", "seed"].flatten().tolist() == list(seed_chain(7, 2 * N))
     assert root["clock", "0"].shape == (2, N, 100)
@@ -105,9 +106,9 @@ def test_entries_of_nested_spaces() -> None:
 def test_resets_with_masks_and_seeds() -> None:
     env = SimulatorEnv(NestedBatch(N))
     first, second = seed_chain(5, N), seed_chain(50, N)
-    env.set_seed(5)
+    env._seed_next_reset(5)
     root = env.step_mdp(env.rand_step(env.reset()))
-    env.set_seed(50)
+    env._seed_next_reset(50)
     mask = torch.tensor([[False], [True], [False]])
     root = env.reset(root.set("_reset", mask))
     assert root["clock", "1", "seed"].flatten().tolist() == [first[0], second[1], first[2]]
@@ -126,7 +127,7 @@ def test_steps_of_some_rows() -> None:
             root["done"][1] = True  # so that its step may be anything
         step = env.step(root.set("_step", mask))
         assert step["next", "clock", "0"].argmax(-1).tolist() == [1, 0, 1]
-    env.set_seed(1)
+    env._seed_next_reset(1)
     root = env.step_mdp(step).set("_reset", mask.unsqueeze(-1))
     with pytest.raises(NotImplementedError, match="needs a simulator with states"):
         env.reset(root)

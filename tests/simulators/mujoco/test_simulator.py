@@ -9,11 +9,11 @@ from vecrl.errors import PendingError, SpaceError
 from vecrl.policy import PopulationEvaluator
 from vecrl.policy.evaluation import device_loop
 from vecrl.simulators import mujoco_warp
-from vecrl.simulators.mujoco import MujocoSimulator, make_batch, make_task, names
+from vecrl.simulators.mujoco import MujocoSimulator, MujocoTask, make_batch, make_task, names
 from vecrl.simulators.mujoco.physics import Physics
 from vecrl.simulators.mujoco.threads import RowThreads
 from vecrl.testing import BatchSimulatorConformance
-from vecrl.vector import make_vector_env
+from vecrl.vector import BatchedVectorEnv, make_vector_env
 
 mujoco = pytest.importorskip("mujoco")  # some groups of tests have environments without it
 
@@ -162,6 +162,106 @@ def test_wrong_calls_raise():
         sim.reset([1, -1])
     with pytest.raises(SpaceError, match="state of 2 rows"):
         sim.set_state(make_batch("Hopper-v5", 3).get_state())
+
+
+def crane(**changes):
+    """Makes a task of a slide, with some of its functions replaced."""
+    xml = """<mujoco><worldbody><body><joint name="rail" type="slide"/><geom size="0.1"/></body></worldbody>
+        <actuator><motor joint="rail" ctrlrange="-1 1"/></actuator></mujoco>"""
+    functions = {
+        "start": lambda start: (start.qpos, start.qvel),
+        "observe": lambda rows: np.concatenate([rows.qpos, rows.qvel], 1),
+        "reward": lambda move: (move.after.qpos[:, 0], {"speed": move.after.qvel[:, 0]}),
+    }
+    return MujocoTask(**{"xml": xml, "frame_skip": 1} | functions | changes)
+
+
+def test_results_that_are_views_share_no_memory_with_the_simulator():
+    task = crane(observe=lambda rows: rows.qpos, reward=lambda move: (move.after.qpos[:, 0], {"at": move.after.qpos}))
+    steps = []
+    for _ in range(2):
+        sim = MujocoSimulator(task, 2)
+        sim.reset()
+        step = sim.step(torch.ones(2, 1))
+        if not steps:
+            for values in (step.next_obs, step.reward, step.info["at"]):
+                values.fill_(7.0)
+        steps.append(sim.step(torch.ones(2, 1)))
+    assert torch.equal(steps[0].next_obs, steps[1].next_obs)
+    assert torch.equal(steps[0].reward, steps[1].reward)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"reward": lambda move: np.zeros(2)}, "Expected `reward` of the task to return rewards and a dict of infos"),
+        (
+            {"reward": lambda move: (np.zeros((2, 1)), {})},
+            r"shape \(2,\) and dtype float64, rows first, got shape \(2, 1\)",
+        ),
+        ({"reward": lambda move: (np.zeros(2), {"far": 3.0})}, "the info 'far' of `reward` to have 2 rows"),
+        ({"terminated": lambda move: np.zeros(2)}, r"`terminated` .* dtype bool, rows first, got .* float64"),
+        ({"start": lambda start: start.qpos}, "`start` of the task to return positions and velocities, got ndarray"),
+        ({"start": lambda start: (start.qpos, np.zeros(1))}, r"`start` .* shape \(2, 1\)"),
+        ({"observe": lambda rows: rows.qpos[0]}, r"`observe` .* shape \(2, k\)"),
+    ],
+)
+def test_wrong_results_of_a_task_raise(changes, text):
+    def play():
+        sim = MujocoSimulator(crane(**changes), 2)
+        sim.reset()
+        sim.step(torch.zeros(2, 1))
+
+    with pytest.raises(SpaceError, match=text):
+        play()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"frame_skip": 0}, "frame_skip"),
+        ({"max_episode_steps": 0}, "max_episode_steps"),
+        ({"observe": None}, "Expected observe to be a function over rows, got None"),
+        ({"reads": "qpos"}, r"Give \['qpos'\]"),
+        ({"reads": ["qpos", "weight"]}, "such as 'qpos' or 'body_mass', got 'weight'"),
+        ({"xml": 3}, "Expected xml to be a text of MJCF or a path, got 3"),
+    ],
+)
+def test_wrong_tasks_raise(changes, text):
+    with pytest.raises(ValueError, match=text):
+        MujocoSimulator(crane(**changes), 1)
+
+
+def test_states_of_other_models_raise():
+    def heavier(row, rng):
+        model = make_task("Hopper-v5").load_model()
+        model.body_mass[1:] *= rng.uniform(0.5, 2.0)
+        return model
+
+    saved, same, other = (make_batch("Hopper-v5", 2, model_fn=heavier, model_seed=seed) for seed in (1, 1, 2))
+    plain = make_batch("Hopper-v5", 2)
+    saved.reset([1, 2])
+    saved.step(torch.ones(2, 3))
+    state = saved.get_state()
+    same.set_state(state)
+    assert torch.equal(same.step(torch.ones(2, 3)).next_obs, saved.step(torch.ones(2, 3)).next_obs)
+    for sim in (other, plain):
+        with pytest.raises(SpaceError, match=r"got one of other models in the rows \[0, 1\]"):
+            sim.set_state(state)
+    with pytest.raises(PendingError):
+        plain.step(torch.zeros(2, 3))  # nothing was restored
+
+
+def test_infos_have_a_mask_of_rows_that_were_stepped():
+    env = BatchedVectorEnv(make_batch("Hopper-v5", 2, max_episode_steps=3), autoreset_mode="next_step")
+    env.reset(seed=0)
+    for _ in range(3):
+        info = env.step(np.zeros((2, 3), np.float32))[4]
+        assert info["_x_velocity"].all()
+    assert "x_velocity" not in env.step(np.zeros((2, 3), np.float32))[4]  # both rows were reset
+    info = env.tensor_step(torch.zeros(2, 3))[4]
+    assert info["_x_velocity"].all()
+    env.close()
 
 
 def test_a_field_that_is_not_read_names_what_to_do():

@@ -307,12 +307,21 @@ class BatchedEnv(PoolOwner):
     # -- seeds, attributes, states
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds all environments and returns the seed after the last one.
+        """Seeds all environments, as their own `set_seed`, and returns the seed after the last one.
 
         Args:
             seed: the seed of the first environment. Each other one gets the seed that the previous one returned.
             static_seed: whether all environments get the same seed.
         """
+        following_seed = self._seed_rows("set_seed", seed, static_seed)
+        if isinstance(self._codec, GymCodec) and seed is not None:
+            self._reset_gym(None, {})
+        return following_seed
+
+    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+        return self._seed_rows("_seed_next_reset", seed, static_seed)
+
+    def _seed_rows(self, method: str, seed: int | None, static_seed: bool) -> int | None:
         self.start()
         validate_seed(seed)
         if self._seed_before_use is not None:
@@ -323,7 +332,7 @@ class BatchedEnv(PoolOwner):
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
                 self._require_pool().record_seeds([seed], [row])
-                [seed] = self._require_pool().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
+                [seed] = self._require_pool().invoke("call", method, [((seed, static_seed), {})], [row])
         return seed
 
     def __repr__(self) -> str:

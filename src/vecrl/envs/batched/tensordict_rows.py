@@ -86,7 +86,7 @@ class TensorDictRows:
         for position, row in enumerate(self._all_rows if rows is None else rows):
             try:
                 if seeds is not None and seeds[position] is not None:
-                    self._envs[row].set_seed(seeds[position])
+                    self._envs[row]._seed_next_reset(seeds[position])
                 self.roots[row] = roots[row] = self._reset_env(
                     row, data_by_row.get(self._start + row), is_masked, kwargs
                 )

@@ -90,6 +90,7 @@ class MultiThreadedEnvWrapper(GymWrapper):
     """
 
     libname = "envpool"
+    _resets_when_seeded = False  # new environments begin with the seed
 
     def __init__(self, env: Any = None, categorical_action_encoding: bool = True, **kwargs: Any):
         kwargs.pop("disable_env_checker", None)
@@ -126,9 +127,8 @@ class MultiThreadedEnvWrapper(GymWrapper):
         text = "EnvPool takes seeds only when it makes environments. Use MultiThreadedEnv or envpool.make(..., seed=…)."
         warnings.warn(f"The seed has no effect: {text}", stacklevel=4)
 
-    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds row i with `seed + i`, as EnvPool does; see `EnvBase.set_seed`."""
-        return EnvBase.set_seed(self, seed, static_seed)
+    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+        return EnvBase._seed_next_reset(self, seed, static_seed)  # row i gets `seed + i`, as in EnvPool
 
     def get_library_name(self, env: object = None) -> str:
         """Returns "envpool"."""

@@ -83,6 +83,7 @@ class GymWrapper(GymLikeEnv):
     """
 
     libname = "gym"
+    _resets_when_seeded = True
     _arrays_are_new = True
     _vector_reward = False  # whether rewards are vectors
 
@@ -272,14 +273,8 @@ class GymWrapper(GymLikeEnv):
         seed, self._seed = self._seed, None
         return None if seed is None else list(seed_chain(seed, self.numel()))
 
-    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds the environment and returns the seed for the next one; each row of a vector gets a seed of its own.
-
-        Args:
-            seed: None for a random seed. The rows get the seeds that single environments would get, one after another.
-            static_seed: return `seed` itself.
-        """
-        last_seed = super().set_seed(seed, static_seed)
+    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+        last_seed = super()._seed_next_reset(seed, static_seed)
         if self._vector is None or static_seed or seed is None:
             return last_seed
         return next_seed(seed_chain(seed, self.numel())[-1])

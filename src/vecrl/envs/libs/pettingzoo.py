@@ -42,6 +42,7 @@ class PettingZooWrapper(ParallelAgentsEnv):
     """
 
     libname = "pettingzoo"
+    _resets_when_seeded = True
     available_envs: Any = AvailableEnvs(names)
 
     def __init__(

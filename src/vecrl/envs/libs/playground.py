@@ -31,6 +31,7 @@ class MujocoPlaygroundWrapper(SimulatorEnv):
     """
 
     libname = "mujoco_playground"
+    _resets_when_seeded = False
     git_url = "https://github.com/google-deepmind/mujoco_playground"
     available_envs: Any = AvailableEnvs(lambda: playground.playground_module().registry.ALL_ENVS)
 

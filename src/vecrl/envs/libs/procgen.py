@@ -41,6 +41,7 @@ class ProcgenWrapper(GymWrapper):
         is_gymnasium = isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv)
         env = env if is_gymnasium else ProcgenVectorEnv(env)
         super().__init__(env, categorical_action_encoding, **kwargs)
+        self._resets_when_seeded = is_gymnasium  # Procgen's own environment takes no seeds
 
     def _set_seed(self, seed: int | None) -> None:
         if isinstance(self._env, ProcgenVectorEnv):
@@ -87,7 +88,7 @@ class ProcgenEnv(GymEnv, ProcgenWrapper):
         options = {"num_envs": num_envs, "channels_first": True, **kwargs}
         super().__init__(f"procgen::{env_name}", categorical_action_encoding, **options)
         if seed is not None:
-            self.set_seed(seed)
+            self._seed_next_reset(seed)
 
     @classmethod
     def from_name(cls, name: str, num_envs: int | None = None, **kwargs: Any) -> ProcgenEnv:

@@ -76,6 +76,7 @@ class SimulatorEnv(GymLikeEnv):
     """
 
     libname = "simulator"
+    _resets_when_seeded = True
     excluded_from_state = ("_checked", "_encoders", "_decoders", "_layout", "_action_layout")
     _arrays_are_new = True  # a simulator does not write to results
 
@@ -241,14 +242,8 @@ class SimulatorEnv(GymLikeEnv):
     def _set_seed(self, seed: int | None) -> None:
         self._seeds = list(seed_chain(int(secrets.randbits(32)) if seed is None else seed, self.numel()))
 
-    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds every row and returns the seed for the next environment.
-
-        Args:
-            seed: None for a random seed. The rows get the seeds that single environments would get, one after another.
-            static_seed: return `seed` itself.
-        """
-        next_one = super().set_seed(seed, static_seed)
+    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+        next_one = super()._seed_next_reset(seed, static_seed)  # rows get the seeds of single environments in a batch
         return next_one if seed is None or static_seed else next_seed(seed_chain(seed, self.numel())[-1])
 
     def render(self, row: int = 0) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -118,7 +118,7 @@ class GymnasiumAdapter:
         """Resets the environment as in gymnasium and returns the observation and the info."""
         super().reset(seed=seed)  # pyright: ignore[reportAttributeAccessIssue] - of the library's Env
         if seed is not None:
-            self.env_base.set_seed(seed)
+            self.env_base._seed_next_reset(seed)
         self._root = self.env_base.reset(options=options) if options else self.env_base.reset()
         return self._obs_and_info(self._root)
 

@@ -7,6 +7,7 @@ know tasks, rewards or random streams.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,7 @@ class Physics:
 
     Raises:
         SpaceError: the models differ in their sizes.
+        ValueError: a name in `reads` is none of an array.
     """
 
     def __init__(self, models: Sequence[Any], frame_skip: int, reads: Sequence[str], forces: bool, num_threads: int):
@@ -82,6 +84,11 @@ class Physics:
         self._frame_skip, self._forces = frame_skip, forces
         self._controls = [data.ctrl for data in self.data]
         first = self.data[0]
+        for name in reads:
+            owner = first if hasattr(first, name) else self.models[0]
+            if not isinstance(getattr(owner, name, None), np.ndarray):
+                fields = "arrays of mujoco.MjData and mujoco.MjModel, such as 'qpos' or 'body_mass'"
+                raise ValueError(f"Expected the task's `reads` to name {fields}, got {name!r}.")
         self._views = {name: [getattr(data, name) for data in self.data] for name in reads if hasattr(first, name)}
         self._shapes = {name: (-1, *views[0].shape) for name, views in self._views.items()}
         constants = {name: np.stack([getattr(m, name) for m in self.models]) for name in {*reads} - {*self._views}}
@@ -140,6 +147,16 @@ class Physics:
     def constants(self) -> dict[str, np.ndarray]:
         """The fields of the models, and "dt"."""
         return self._constants
+
+    def model_digests(self) -> np.ndarray:
+        """Returns a hash of the model of each row, `[n, 4]` int64. It depends on all values of the model."""
+        by_model: dict[int, np.ndarray] = {}
+        for model in self.models:
+            if id(model) not in by_model:
+                values = np.empty(self._mujoco.mj_sizeModel(model), np.uint8)
+                self._mujoco.mj_saveModel(model, None, values)
+                by_model[id(model)] = np.frombuffer(hashlib.sha256(values.tobytes()).digest(), np.int64)
+        return np.stack([by_model[id(model)] for model in self.models])
 
     def get_state(self) -> np.ndarray:
         """Returns what MuJoCo needs to continue every row, `[n, size]`."""

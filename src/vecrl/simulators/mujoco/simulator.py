@@ -21,6 +21,7 @@ from .frames import Frames
 from .physics import Physics, Rows
 from .random_rows import RandomRows
 from .task import Move, MujocoTask, Start
+from .task_results import checked_reward, checked_rows, checked_start
 
 NO_LIMIT = 2**62
 FRAME_OPTIONS = "width", "height", "camera_id", "camera_name", "max_geom", "visual_options"
@@ -89,7 +90,7 @@ class MujocoSimulator:
         self._rows = self._physics.read()
         low, high = models[0].actuator_ctrlrange.T.astype(np.float32)
         self.action_space = Box(low, high, dtype=np.float32)
-        self._obs = task.observe(self._rows)
+        self._obs = self._observe()
         self.observation_space = Box(-np.inf, np.inf, self._obs.shape[1:], np.float64)
         fps = round(1 / self._rows.dt[0])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
@@ -150,6 +151,7 @@ class MujocoSimulator:
         """Returns copies of the complete state: of MuJoCo, of the random generators, and what the task has read."""
         read = [name for name in self.task.reads if name not in self._physics.constants]
         arrays = {
+            "models": self._physics.model_digests(),
             "physics": self._physics.get_state(),
             "random": self._random.get_state(),
             "steps": self._steps,
@@ -159,15 +161,21 @@ class MujocoSimulator:
         return {name: torch.from_numpy(values.copy()) for name, values in arrays.items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a state that `get_state` returned, of this simulator or of another of its task and size.
+        """Restores a state that `get_state` returned, of this simulator or of another with the same models of rows.
 
         Raises:
-            SpaceError: it is a state of another number of rows.
+            SpaceError: it is a state of another number of rows, or of other models; nothing is changed.
         """
         arrays = {name: torch.as_tensor(values).numpy().copy() for name, values in state.items()}
         if any(len(values) != self.num_envs for values in arrays.values()):
             found = {name: values.shape for name, values in arrays.items()}
             raise SpaceError(f"Expected a state of {self.num_envs} rows, got the shapes {found}.")
+        others = np.flatnonzero((arrays["models"] != self._physics.model_digests()).any(1)).tolist()
+        if others:
+            raise SpaceError(
+                f"Expected a state of the models of this simulator, got one of other models in the rows {others}. Make "
+                f"the simulator with the task, `model_fn` and `model_seed` of the one that was saved."
+            )
         self._physics.set_state(arrays["physics"])
         self._random.set_state(arrays["random"])
         self._steps, self._obs = arrays["steps"], arrays["obs"]
@@ -189,20 +197,25 @@ class MujocoSimulator:
         physics, task, before = self._physics, self.task, self._rows
         physics.step(actions, rows)
         after = self._rows = physics.read() if rows is None else self._updated(before, rows)
-        move = Move(before, after, actions, physics.home[0], np.zeros(self.num_envs, bool))
+        count = self.num_envs
+        move = Move(before, after, actions, physics.home[0], np.zeros(count, bool))
         if task.terminated is not None:
-            move.terminated = task.terminated(move)
-        reward, infos = task.reward(move)
-        obs = task.observe(after)
+            move.terminated = checked_rows("terminated", task.terminated(move), (count,), np.bool_)
+        rewards, infos = checked_reward(task.reward(move), count)
+        obs = self._observe()
         if rows is None:
             self._steps, self._obs = self._steps + 1, obs
         else:
             self._steps, self._obs = self._steps.copy(), self._obs.copy()
             self._steps[rows] += 1
             self._obs[rows] = obs[rows]
-        info = {name: torch.from_numpy(values.copy()) for name, values in infos.items()} if self._infos else {}
+        info = {name: torch.from_numpy(values) for name, values in infos.items()} if self._infos else {}
         flags = torch.from_numpy(move.terminated), torch.from_numpy(self._steps >= self._limit)
-        return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(reward), *flags, info)
+        return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
+
+    def _observe(self) -> np.ndarray:
+        """Returns the observations `[n, k]` of all rows."""
+        return checked_rows("observe", self.task.observe(self._rows), (self.num_envs, None), np.float64)
 
     def _reset_where(self, mask: np.ndarray) -> Tensor:
         if mask.any():
@@ -214,11 +227,11 @@ class MujocoSimulator:
         physics, index = self._physics, list(rows)
         positions, velocities = (values[index] for values in physics.home)
         start = Start([self._random.generators[row] for row in rows], positions, velocities)
-        physics.reset(rows, *self.task.start(start))
+        physics.reset(rows, *checked_start(self.task.start(start), positions.shape, velocities.shape))
         self._rows = self._updated(self._rows, rows)
         self._steps, self._obs = self._steps.copy(), self._obs.copy()
         self._steps[index] = 0
-        self._obs[index] = self.task.observe(self._rows)[index]
+        self._obs[index] = self._observe()[index]
 
     def _updated(self, fields: Rows, rows: Sequence[int]) -> Rows:
         """Returns the fields of all rows, with those of `rows` read again."""

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ...validation import check_names, parse_count
 from .physics import Rows, mujoco_library
 
 
@@ -75,6 +76,9 @@ class MujocoTask:
         forces: whether they read forces between bodies (`cfrc_ext`, `cfrc_int`, `cacc`).
         max_episode_steps: truncates episodes of this length; -1 for no limit.
         camera: attributes of the camera of frames, as gymnasium's `default_camera_config`.
+
+    Raises:
+        ValueError: a value is of another kind, or out of range.
     """
 
     xml: str
@@ -87,6 +91,18 @@ class MujocoTask:
     forces: bool = False
     max_episode_steps: int = 1000
     camera: Mapping[str, Any] | None = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.xml, str):
+            raise ValueError(f"Expected xml to be a text of MJCF or a path, got {self.xml!r:.80}.")
+        parse_count("frame_skip", self.frame_skip)
+        if self.max_episode_steps != -1:
+            parse_count("max_episode_steps", self.max_episode_steps)
+        check_names("reads", self.reads, "fields")
+        for name in ("start", "observe", "reward", "terminated"):
+            function = getattr(self, name)
+            if not callable(function) and (name, function) != ("terminated", None):
+                raise ValueError(f"Expected {name} to be a function over rows, got {function!r:.80}.")
 
     def load_model(self) -> Any:
         """Loads the `mujoco.MjModel` of the task.

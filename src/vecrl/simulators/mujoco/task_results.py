@@ -1,0 +1,77 @@
+"""Checks of what the functions of a `MujocoTask` return.
+
+This module must not know how rows are stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import SpaceError
+
+
+def checked_rows(name: str, values: Any, shape: tuple[int | None, ...], dtype: npt.DTypeLike) -> np.ndarray:
+    """Returns a copy of an array that a function of the task returned.
+
+    Args:
+        name: of the function.
+        values: what it returned.
+        shape: the expected shape; None for any size.
+        dtype: of the copy.
+
+    Raises:
+        SpaceError: the array has another shape, or its numbers are no numbers of the dtype.
+    """
+    array = np.asarray(values)
+    fits = array.ndim == len(shape) and all(
+        size in (None, found) for size, found in zip(shape, array.shape, strict=True)
+    )
+    if not fits or not np.can_cast(array.dtype, dtype, "same_kind"):
+        sizes = ", ".join("k" if size is None else str(size) for size in shape)
+        raise SpaceError(
+            f"Expected `{name}` of the task to return an array of shape ({sizes}{',' * (len(shape) == 1)}) and dtype "
+            f"{np.dtype(dtype)}, rows first, got shape {array.shape} and dtype {array.dtype}."
+        )
+    return array.astype(dtype)
+
+
+def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns copies of the rewards `[count]` float64 and of the infos that `reward` returned.
+
+    Raises:
+        SpaceError: it returned no pair of an array and a dict, or an array does not have one item per row.
+    """
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        raise SpaceError(
+            f"Expected `reward` of the task to return rewards and a dict of infos, got {type(result).__name__}."
+        )
+    rewards, infos = result
+    copies = {name: np.array(values) for name, values in infos.items()}
+    for name, values in copies.items():
+        if values.shape[:1] != (count,):
+            raise SpaceError(
+                f"Expected the info {name!r} of `reward` to have {count} rows, got an array of shape {values.shape}."
+            )
+    return checked_rows("reward", rewards, (count,), np.float64), copies
+
+
+def checked_start(
+    result: Any, positions: tuple[int, ...], velocities: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns copies of the positions and velocities that `start` returned, of these shapes.
+
+    Raises:
+        SpaceError: it returned something else.
+    """
+    if not (isinstance(result, tuple) and len(result) == 2):
+        kind = type(result).__name__
+        raise SpaceError(f"Expected `start` of the task to return positions and velocities, got {kind}.")
+    given_positions, given_velocities = result
+    return (
+        checked_rows("start", given_positions, positions, np.float64),
+        checked_rows("start", given_velocities, velocities, np.float64),
+    )
