@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(report.machine(), "load average", os.getloadavg(), f"cores busy now {foreign_load():.1f}", flush=True)
     lines, most_load = [], 0.0
     for name in names:
-        cells: list[str] = []
+        [alone] = _compete("alone", {"task": name}, ("own",), options)
+        cells = [f"{alone.median:,.0f}" if alone.micros else "fails"]
         for form, num_envs in FORMS.items():
             parameters = {"task": name, "form": form, "num_envs": num_envs}
             results = _compete("tensordicts", parameters, (OURS, "torchrl"), options)
@@ -77,15 +78,16 @@ def _page(lines: Sequence[str], load: float) -> str:
             f"Made by `python -m benchmarks.simulators` on {datetime.now(UTC):%Y-%m-%d}. {report.machine()}",
             f"{versions}; other programs used at most {load:.1f} cores.",
             "",
-            "Times are microseconds of one step of all environments with random actions. Environments over",
+            'Times are microseconds of one step of all environments with random actions. "Alone" is one environment',
+            "of the simulator, without vecrl or TorchRL. Environments over",
             f"TensorDicts are stepped singly, in a batch of {BATCH}, and 8 over 2 workers (TorchRL: in 8 processes;",
             "batched simulators in 2 on both sides). The last columns are vecrl's vector environment and the",
             f"simulator's own batch, both of {BATCH} rows. A ratio above 1 means that vecrl takes less time; ratios",
             "below 1 are bold.",
             "",
-            "| task | vecrl, single | TorchRL | ratio | vecrl, batch | TorchRL | ratio | vecrl, workers | TorchRL "
-            "| ratio | vecrl, vector | own | ratio |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+            "| task | alone | vecrl, single | TorchRL | ratio | vecrl, batch | TorchRL | ratio | vecrl, workers "
+            "| TorchRL | ratio | vecrl, vector | own | ratio |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
             *lines,
             "",
         ]

@@ -28,7 +28,8 @@ class Task:
             environments `num_envs` is always None.
         name: its name for vecrl, with the prefix.
         is_batched: whether the simulator steps many rows in one call.
-        bare: the function below that steps the simulator without vecrl or TorchRL, `bare(num_envs)`.
+        bare: the function of `BARE` that steps the simulator's own batch, `bare(num_envs)`, without vecrl or TorchRL.
+        alone: the function of `ALONE` that steps the simulator, one environment of it, without vecrl or TorchRL.
         autoreset_mode: of the vector environment that is compared with it: the mode of the simulator's own batch.
     """
 
@@ -36,6 +37,7 @@ class Task:
     name: str
     is_batched: bool = False
     bare: str | None = None
+    alone: str | None = None
     autoreset_mode: str = "same_step"
 
 
@@ -46,15 +48,27 @@ def _pettingzoo(envs: Any) -> Any:
 
 
 TASKS: dict[str, Task] = {
-    "DMControl cheetah-run": Task(lambda envs, _: envs.DMControlEnv("cheetah", "run"), "dmc::cheetah-run"),
-    "PettingZoo simple_spread": Task(lambda envs, _: _pettingzoo(envs), "pettingzoo::mpe2/simple_spread_v3"),
-    "PettingZoo tictactoe": Task(
-        lambda envs, _: envs.PettingZooEnv("tictactoe_v3", parallel=False, use_mask=True), "pettingzoo::tictactoe_v3"
+    "DMControl cheetah-run": Task(
+        lambda envs, _: envs.DMControlEnv("cheetah", "run"), "dmc::cheetah-run", alone="dm_control"
     ),
-    "OpenSpiel tic_tac_toe": Task(lambda envs, _: envs.OpenSpielEnv("tic_tac_toe"), "openspiel::tic_tac_toe"),
-    "MiniGrid Empty": Task(lambda envs, _: envs.GymEnv("MiniGrid-Empty-5x5-v0"), "minigrid::MiniGrid-Empty-5x5-v0"),
-    "Atari Pong": Task(lambda envs, _: envs.GymEnv("ALE/Pong-v5"), "atari::ALE/Pong-v5", bare="atari"),
-    "MO-Gymnasium deep sea": Task(lambda envs, _: envs.MOGymEnv("deep-sea-treasure-v0"), "mo::deep-sea-treasure-v0"),
+    "PettingZoo simple_spread": Task(
+        lambda envs, _: _pettingzoo(envs), "pettingzoo::mpe2/simple_spread_v3", alone="simple_spread"
+    ),
+    "PettingZoo tictactoe": Task(
+        lambda envs, _: envs.PettingZooEnv("tictactoe_v3", parallel=False, use_mask=True),
+        "pettingzoo::tictactoe_v3",
+        alone="tictactoe",
+    ),
+    "OpenSpiel tic_tac_toe": Task(
+        lambda envs, _: envs.OpenSpielEnv("tic_tac_toe"), "openspiel::tic_tac_toe", alone="openspiel"
+    ),
+    "MiniGrid Empty": Task(
+        lambda envs, _: envs.GymEnv("MiniGrid-Empty-5x5-v0"), "minigrid::MiniGrid-Empty-5x5-v0", alone="minigrid"
+    ),
+    "Atari Pong": Task(lambda envs, _: envs.GymEnv("ALE/Pong-v5"), "atari::ALE/Pong-v5", bare="atari", alone="atari"),
+    "MO-Gymnasium deep sea": Task(
+        lambda envs, _: envs.MOGymEnv("deep-sea-treasure-v0"), "mo::deep-sea-treasure-v0", alone="mo_gymnasium"
+    ),
     "VMAS balance": Task(lambda envs, n: envs.VmasEnv("balance", num_envs=n or 1), "vmas::balance", True, "vmas"),
     "Jumanji Snake": Task(
         lambda envs, n: envs.JumanjiEnv("Snake-v1", batch_size=[n or 1]), "jumanji::Snake-v1", True, "jumanji"
@@ -67,7 +81,7 @@ TASKS: dict[str, Task] = {
         "envpool::CartPole-v1",
         True,
         "envpool",
-        "next_step",
+        autoreset_mode="next_step",
     ),
 }
 
@@ -239,4 +253,105 @@ def _envpool(num_envs: int) -> RunFactory:
     yield run
 
 
+def alone(task: str) -> RunFactory:
+    """One environment of the simulator, without vecrl or TorchRL; it is reset when it is done."""
+    work = TASKS[task]
+    if work.bare and not work.alone:
+        yield from BARE[work.bare](1)
+        return
+    step_or_reset = ALONE[work.alone or ""]()
+
+    def run(units: int) -> None:
+        for _ in range(units):
+            step_or_reset()
+
+    run(3)
+    yield run
+
+
+def _gymnasium_alone(name: str, library: str) -> Callable[[], object]:
+    import gymnasium
+
+    gymnasium.register_envs(import_module(library))
+    env = gymnasium.make(name, disable_env_checker=True)
+    env.reset(seed=0)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    count = 0
+
+    def step_or_reset() -> None:
+        nonlocal count
+        count += 1
+        _, _, terminated, truncated, _ = env.step(actions[count % 1000])
+        if terminated or truncated:
+            env.reset()
+
+    return step_or_reset
+
+
+def _dm_control_alone() -> Callable[[], object]:
+    from dm_control import suite
+
+    env = suite.load("cheetah", "run", task_kwargs={"random": 0})
+    env.reset()
+    action = np.zeros(env.action_spec().shape)
+    return lambda: env.step(action)  # resets by itself after the last step
+
+
+def _simple_spread_alone() -> Callable[[], object]:
+    from mpe2 import simple_spread_v3
+
+    env = simple_spread_v3.parallel_env()
+    env.reset(seed=0)
+
+    def step_or_reset() -> None:
+        if not env.agents:
+            env.reset()
+        env.step(dict.fromkeys(env.agents, 1))
+
+    return step_or_reset
+
+
+def _tictactoe_alone() -> Callable[[], object]:
+    from pettingzoo.classic import tictactoe_v3
+
+    env = tictactoe_v3.env()
+    env.reset(seed=0)
+
+    def step_or_reset() -> None:
+        observation, _, terminated, truncated, _ = env.last()
+        if terminated or truncated:
+            env.reset()
+        else:
+            env.step(int(observation["action_mask"].argmax()))
+
+    return step_or_reset
+
+
+def _openspiel_alone() -> Callable[[], object]:
+    import pyspiel
+
+    game = pyspiel.load_game("tic_tac_toe")
+    state = game.new_initial_state()
+
+    def step_or_reset() -> None:
+        nonlocal state
+        if state.is_terminal():
+            state = game.new_initial_state()
+        state.apply_action(state.legal_actions()[0])
+        state.rewards()
+        if not state.is_terminal():
+            state.observation_tensor()
+
+    return step_or_reset
+
+
+ALONE: dict[str, Callable[[], Callable[[], object]]] = {
+    "dm_control": _dm_control_alone,
+    "simple_spread": _simple_spread_alone,
+    "tictactoe": _tictactoe_alone,
+    "openspiel": _openspiel_alone,
+    "minigrid": lambda: _gymnasium_alone("MiniGrid-Empty-5x5-v0", "minigrid"),
+    "atari": lambda: _gymnasium_alone("ALE/Pong-v5", "ale_py"),
+    "mo_gymnasium": lambda: _gymnasium_alone("deep-sea-treasure-v0", "mo_gymnasium"),
+}
 BARE = {"atari": _atari, "vmas": _vmas, "jumanji": _jumanji, "brax": _brax, "envpool": _envpool}

@@ -96,6 +96,15 @@ def import_namespace(env_name: str) -> None:
             import_module(module)
 
 
+def takes_frameskip(env_name: str, library: str) -> bool:
+    """Returns whether the registered environment takes `frameskip`, as those of ale-py do."""
+    if SEPARATOR in env_name:
+        return False
+    import_namespace(env_name)
+    registry = getattr(import_module(library).envs, "registry", {})
+    return "frameskip" in getattr(registry.get(env_name), "kwargs", {})
+
+
 def _is_recent(library: ModuleType) -> bool:
     """Whether `make` takes `render_mode` and `disable_env_checker`, as it does since gym 0.25."""
     return tuple(int(part) for part in library.__version__.split(".")[:2]) >= (0, 25)

@@ -28,7 +28,7 @@ def make_breakout(library: Any = vecrl.envs) -> Any:
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    return library.GymEnv("ALE/Breakout-v5", frameskip=4, repeat_action_probability=0.0)
+    return library.GymEnv("ALE/Breakout-v5", frame_skip=4, repeat_action_probability=0.0)
 
 
 def fire_and_wait(steps: int) -> torch.Tensor:
@@ -51,16 +51,51 @@ def play(library: Any, transform: Any, steps: int) -> Any:
     return rows
 
 
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+@pytest.mark.parametrize("options", [{}, {"frame_skip": 4}, {"frame_skip": 2, "from_pixels": True}])
+def test_frames_are_those_of_torchrl(name: str, options: dict[str, Any]) -> None:
+    """In both libraries, games skip the frames that `frame_skip` says, and none without it."""
+    import ale_py
+    import torchrl.envs
+
+    gymnasium.register_envs(ale_py)
+    results = []
+    for library in (torchrl.envs, vecrl.envs):
+        env = library.GymEnv(name, **options)
+        env.set_seed(2)
+        td, frames = env.reset(), []
+        for action in fire_and_wait(40):
+            td = env.step(td.set("action", action))
+            frames.append(td["next", "pixels"].clone())
+            td = env.step_mdp(td)
+        results.append(torch.stack(frames))
+        env.close()
+    assert torch.equal(*results)
+    with GymEnv(name, num_envs=2, **options) as env:
+        env.set_seed(2)
+        td = env.reset()
+        for action in fire_and_wait(40):
+            td = env.step(td.set("action", action.expand(2, 4)))
+            last = td["next", "pixels"]
+            td = env.step_mdp(td)
+    assert torch.equal(last[0], results[0][-1])
+
+
+def test_two_ways_to_skip_frames_raise() -> None:
+    with pytest.raises(ValueError, match="Expected frame_skip or frameskip, got frame_skip=4"):
+        GymEnv("ALE/Breakout-v5", frame_skip=4, frameskip=2)
+
+
 def test_lost_lives_of_a_game_are_marked_as_in_torchrl() -> None:
     import torchrl.envs
 
-    for library in (vecrl.envs, torchrl.envs):  # with other episodes for the same seed
-        rows = play(library, library.EndOfLifeTransform(), 600)
-        lives = [5, *(row[0] for row in rows)]
-        assert lives[-1] == 0
-        assert rows[-1][2] == 1
-        marks = [int(after < before) for before, after in itertools.pairwise(lives)]
-        assert [row[1] for row in rows] == marks
+    rows = play(vecrl.envs, EndOfLifeTransform(), 600)
+    lives = [5, *(row[0] for row in rows)]
+    assert lives[-1] == 0
+    assert rows[-1][2] == 1
+    marks = [int(after < before) for before, after in itertools.pairwise(lives)]
+    assert [row[1] for row in rows] == marks
+    assert rows == play(torchrl.envs, torchrl.envs.EndOfLifeTransform(), 600)
 
 
 @pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv])

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
-from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, is_image_space, make_wrapped, maker
+from ...simulators.gym_factory import (
+    apply_pixel_wrappers,
+    as_gymnasium,
+    is_image_space,
+    make_wrapped,
+    maker,
+    takes_frameskip,
+)
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
@@ -332,7 +339,9 @@ class GymEnv(GymWrapper):
 
     Args:
         env_name: the name for `make` of the current backend, see `set_gym_backend`; or one with a simulator's prefix.
-        categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
+        categorical_action_encoding, from_pixels, pixels_only: see `GymWrapper`.
+        frame_skip: see `GymWrapper`. Atari's emulator skips the frames itself: without this argument and `frameskip`, it
+            skips none, as in TorchRL, whatever the name says. Names with a prefix have the frames of their library.
         num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None or 0 for a
             single environment without batch dimensions.
         num_workers: number of worker processes; without `num_envs` it is also the number of environments.
@@ -370,6 +379,10 @@ class GymEnv(GymWrapper):
         **kwargs: Any,
     ):
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
+        if "python" not in kwargs and takes_frameskip(env_name, self._library()):
+            if frame_skip is not None and "frameskip" in kwargs:
+                raise ValueError(f"Expected frame_skip or frameskip, got frame_skip={frame_skip} and {kwargs!r}.")
+            kwargs, frame_skip = {"frameskip": 1 if frame_skip is None else frame_skip, **kwargs}, None
         pixel_options: dict[str, Any] = {
             "from_pixels": from_pixels,
             "pixels_only": pixels_only,
