@@ -104,10 +104,11 @@ class JaxTask(ABC):
         return jax.vmap(self.start), step
 
     @cached_property
-    def compiled(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-        """`start` and `step` of `functions`, and `reset_where(keys, rows, mask)`, compiled on their first calls.
+    def compiled(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+        """Functions of all rows, which are compiled on their first calls, once for each number of rows.
 
-        Rows are states and observations. Each function is compiled once for each number of rows.
+        They are `start` and `step` of `functions`, `reset_where(keys, rows, mask)`, and the last two in one:
+        `step_and_reset(keys, states, actions)`. Rows are states and observations.
         """
         import jax
 
@@ -120,7 +121,12 @@ class JaxTask(ABC):
 
             return jax.lax.cond(mask.any(), restart, lambda: (keys, rows))
 
-        return jax.jit(start), jax.jit(step), jax.jit(reset_where)
+        def step_and_reset(keys: Array, states: Tree, actions: Tree) -> tuple[JaxStep, Tree]:
+            result = step(states, actions)
+            rows = reset_where(keys, (result.state, result.obs), result.terminated | result.truncated)
+            return result._replace(state=None), rows
+
+        return jax.jit(start), jax.jit(step), jax.jit(reset_where), jax.jit(step_and_reset)
 
 
 class JaxSimulator:
@@ -167,7 +173,7 @@ class JaxSimulator:
         self._jax_device = jax_device(device)
         self.device = torch_name(self._jax_device)
         self._infos = infos
-        _, self._step_compiled, self._reset_where = task.compiled
+        _, self._step_compiled, self._reset_where, self._step_and_reset = task.compiled
         self._action_layout = Layout(task.action_space)
         self._action_bounds = [_integer_bounds(task.action_space, leaf.path) for leaf in self._action_layout.leaves]
         self._allocate()
@@ -195,6 +201,15 @@ class JaxSimulator:
         """Steps all rows with `actions` `[n, ...]`, nested as the action space."""
         step: JaxStep = self._step_compiled(self._rows[0], self._jax_actions(actions))
         self._rows = step.state, step.obs
+        return self._batch_step(step)
+
+    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, torch.Tensor, Tree]:
+        """Steps all rows, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
+        step, (self._keys, self._rows) = self._step_and_reset(self._keys, self._rows[0], self._jax_actions(actions))
+        result = self._batch_step(step)
+        return result, result.terminated | result.truncated, to_torch(self._rows[1])
+
+    def _batch_step(self, step: JaxStep) -> BatchStep:
         obs, reward, terminated, truncated = map(to_torch, step[1:5])
         return BatchStep(obs, reward, terminated, truncated, to_torch(step.info) if self._infos else {})
 
@@ -279,13 +294,14 @@ class JaxSimulator:
         bounds, leaf = self._action_bounds[i], self._action_layout.leaves[i]
         if bounds is None or values.device.type != "cpu":
             return
-        low, high = map(torch.as_tensor, bounds)
-        outside = ((values < low) | (values > high)).reshape(self.num_envs, -1).any(1)
+        (low, high), array = bounds, values.detach().numpy()
+        outside = (array < low) | (array > high)
         if outside.any():
-            rows = outside.nonzero().flatten()[:5]
+            rows = np.flatnonzero(outside.reshape(self.num_envs, -1).any(1))[:5]
             raise SpaceError(
-                f"Expected actions from {low.tolist()} to {high.tolist()} at {leaf.name} for {self.task.name}, got "
-                f"{values[rows].tolist()} for the environments {rows.tolist()}. Take them from action_space."
+                f"Expected actions from {np.asarray(low).tolist()} to {np.asarray(high).tolist()} at {leaf.name} for "
+                f"{self.task.name}, got {array[rows].tolist()} for the environments {rows.tolist()}. Take them from "
+                "action_space."
             )
 
 
@@ -375,6 +391,8 @@ def to_torch(tree: Tree) -> Tree:
         return {key: to_torch(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
         return tuple(map(to_torch, tree))
+    if isinstance(tree, np.ndarray) or tree.platform() == "cpu":
+        return torch.from_numpy(np.array(tree))  # takes half of the time of DLPack
     return torch.from_dlpack(tree).clone()
 
 

@@ -340,7 +340,7 @@ class GymEnv(GymWrapper):
     Args:
         env_name: the name for `make` of the current backend, see `set_gym_backend`; or one with a simulator's prefix.
         categorical_action_encoding, from_pixels, pixels_only: see `GymWrapper`.
-        frame_skip: see `GymWrapper`. Atari's emulator skips the frames itself: without this argument and `frameskip`, it
+        frame_skip: see `GymWrapper`. The emulator of Atari skips the frames itself: without this and `frameskip`, it
             skips none, as in TorchRL, whatever the name says. Names with a prefix have the frames of their library.
         num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None or 0 for a
             single environment without batch dimensions.
