@@ -118,6 +118,7 @@ ROWS: dict[str, Row] = {
     "ConditionalPolicySwitch": Row(lambda t: t.ConditionalPolicySwitch(_push, _never), VECTOR),
     "ConditionalSkip": Row(lambda t: t.ConditionalSkip(_never), VECTOR),
     "Crop": Row(lambda t: t.Crop(84, **PIXELS), TENSOR_IMAGE),
+    "DeviceCastTransform": Row(lambda t: t.DeviceCastTransform("cpu"), VECTOR),
     "DiscreteActionProjection": Row(lambda t: t.DiscreteActionProjection(4, 6), VECTOR, "one-hot"),
     "DoubleToFloat": Row(lambda t: t.DoubleToFloat(**OBS), DOUBLES),
     "DTypeCastTransform": Row(lambda t: t.DTypeCastTransform(torch.float64, torch.float32, **OBS), DOUBLES),
@@ -146,6 +147,7 @@ ROWS: dict[str, Row] = {
     "RandomTruncationTransform": Row(
         lambda t: t.Compose(t.StepCounter(), t.RandomTruncationTransform(10**6, 2 * 10**6)), VECTOR
     ),
+    "RemoveEmptySpecs": Row(lambda t: t.RemoveEmptySpecs(), VECTOR),
     "RenameTransform": Row(lambda t: t.RenameTransform(in_keys=["other"], out_keys=["second"]), PAIR),
     "Resize": Row(lambda t: t.Resize(84, 84, **PIXELS), TENSOR_IMAGE),
     "Reward2GoTransform": Row(lambda t: t.Reward2GoTransform(0.99), VECTOR, work="inverse", shape=(T,)),

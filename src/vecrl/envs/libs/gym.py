@@ -20,6 +20,7 @@ from torch import Tensor
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
 from ...simulators.gym_factory import (
+    RewardInInfo,
     apply_pixel_wrappers,
     as_gymnasium,
     is_image_space,
@@ -155,9 +156,9 @@ class GymWrapper(GymLikeEnv):
         self._obs_keys = [(obs_key,)] if is_image else observation_keys_of(self._layout, self.action_keys)
         self._action_key = next(iter(self.action_keys), "action")
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
-        is_plain = is_plain and self.reward_spec.shape == (1,)
+        is_plain = is_plain and (self._vector_reward or self.reward_spec.shape == (1,))
         self._has_fast_step = is_plain and vector is None and not overrides_bypassed(type(self), "_fast_step")
-        self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
+        self._reward_dtype, self._reward_shape = numpy_dtype(self.reward_spec.dtype), self.reward_spec.shape
         pairs = zip(self._obs_keys, self._layout.leaves, strict=True)
         self._encoders = [(key, self._encoder(self.observation_spec[key].to("cpu"), leaf)) for key, leaf in pairs]
 
@@ -209,11 +210,15 @@ class GymWrapper(GymLikeEnv):
 
     def _fast_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
-        obs, reward, terminated, truncated = step_frames(
-            self._env, self.read_action(tensordict.get(self._action_key)), self.frame_skip
-        )
+        action = self.read_action(tensordict.get(self._action_key))
+        if self._vector_reward:
+            obs, reward, terminated, truncated = step_frames(self._env, action, self.frame_skip, np.asarray)
+            reward = self.read_reward(reward)
+        else:
+            obs, reward, terminated, truncated = step_frames(self._env, action, self.frame_skip)
+            reward = torch.from_numpy(np.array((reward,), self._reward_dtype))
         entries = self.read_obs(obs)
-        entries["reward"] = torch.from_numpy(np.array((reward,), self._reward_dtype))
+        entries["reward"] = reward
         entries["done"] = torch.from_numpy(_FLAG_ARRAYS[terminated or truncated].copy())
         entries["terminated"] = torch.from_numpy(_FLAG_ARRAYS[terminated].copy())
         entries["truncated"] = torch.from_numpy(_FLAG_ARRAYS[truncated].copy())
@@ -230,18 +235,22 @@ class GymWrapper(GymLikeEnv):
     def _step_is_complete(self) -> bool:
         """Whether the result of `_fast_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
-        default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
+        default_shapes = shapes == {**dict.fromkeys(FLAGS, (1,)), "reward": self._reward_shape}
         return default_shapes and self._has_fast_step and type(self)._step is GymWrapper._step
 
     def _step_env(self, action: object) -> StepOutput:
         if self._vector is not None:
-            return self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
+            obs, reward, *flags, info = self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
+            return obs, info.get(RewardInInfo.KEY, reward) if self._vector_reward else reward, *flags, info
         return super()._step_env(action)
 
     # -- vectors
 
     def read_reward(self, reward: object) -> Tensor:
         """Converts a reward, or the rewards of all rows, to a tensor of `reward_spec`."""
+        if self._vector_reward:
+            values = np.array(reward, self._reward_dtype)
+            return torch.from_numpy(values) if values.shape == self._reward_shape else self.reward_spec.encode(values)
         if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
             return super().read_reward(reward)
         return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
@@ -292,7 +301,8 @@ class GymWrapper(GymLikeEnv):
     def _has_array_steps(self) -> bool:
         """Whether `GymArrays` does the same as `_step`, unless a subclass overrides a method."""
         has_hooks = bool(self.info_dict_reader) or self._self_reset is not None
-        return self._has_fast_step and self._restore_action is None and not has_hooks and not self._layout.opaque
+        is_plain = self._has_fast_step and not self._vector_reward and not self._layout.opaque
+        return is_plain and self._restore_action is None and not has_hooks
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks

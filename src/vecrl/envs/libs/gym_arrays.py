@@ -17,8 +17,16 @@ from ..gym_outputs import step_output_error, to_float, to_leaf_array
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
 
-def step_frames(env: Any, action: object, count: int) -> tuple[Any, float, bool, bool]:
+def step_frames(
+    env: Any, action: object, count: int, read_reward: Callable[[Any], Any] = to_float
+) -> tuple[Any, Any, bool, bool]:
     """Steps an environment up to `count` times with one action, until an episode ends.
+
+    Args:
+        env: the environment.
+        action: the action.
+        count: the number of steps.
+        read_reward: converts a reward that is no float; `np.asarray` for vectors.
 
     Returns:
         The last observation, the sum of rewards, terminated and truncated.
@@ -26,14 +34,15 @@ def step_frames(env: Any, action: object, count: int) -> tuple[Any, float, bool,
     Raises:
         SpaceError: if the environment does not return a tuple of five, or a reward is no number.
     """
-    obs, total, terminated, truncated = None, -0.0, False, False  # -0.0 changes no sum
+    total: Any = -0.0  # changes no sum
+    obs, terminated, truncated = None, False, False
     for _ in range(count):
         output = env.step(action)
         try:
             obs, reward, terminated, truncated, _ = output
         except (TypeError, ValueError):
             raise step_output_error(output) from None
-        total += reward if type(reward) is float else to_float(reward)
+        total += reward if type(reward) is float else read_reward(reward)
         if terminated or truncated:
             break
     return obs, total, bool(terminated), bool(truncated)

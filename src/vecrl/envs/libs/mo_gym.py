@@ -5,14 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from ...simulators.gym_factory import RewardInInfo
 from ...simulators.gymnasium_plugins import PLUGINS, names
 from ...specs import TensorSpec, Unbounded
 from ...specs.convert.dtypes import torch_dtype
-from ..gym_like import StepOutput
 from .gym import GymEnv, GymWrapper
 from .gym_backends import AvailableEnvs
 
@@ -34,16 +31,6 @@ class MOGymWrapper(GymWrapper):
         return Unbounded(
             space.shape, device, torch_dtype(space.dtype)
         )  # no bounds, since sums over skipped frames exceed them
-
-    def _step_env(self, action: object) -> StepOutput:
-        output = super()._step_env(action)
-        if self._vector is None or RewardInInfo.KEY not in output[5]:
-            return output
-        return output[0], output[5][RewardInInfo.KEY], *output[2:]
-
-    def read_reward(self, reward: object) -> torch.Tensor:
-        """Converts reward vectors to a tensor of `reward_spec`."""
-        return self.reward_spec.encode(np.asarray(reward))
 
 
 class MOGymEnv(GymEnv, MOGymWrapper):
