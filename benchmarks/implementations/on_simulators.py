@@ -28,6 +28,7 @@ class Task:
             environments `num_envs` is always None.
         name: its name for vecrl, with the prefix.
         is_batched: whether the simulator steps many rows in one call.
+        batch_name: its name for vecrl's vector environment, if it is another one.
         bare: the function of `BARE` that steps the simulator's own batch, `bare(num_envs)`, without vecrl or TorchRL.
         alone: the function of `ALONE` that steps the simulator, one environment of it, without vecrl or TorchRL.
         autoreset_mode: of the vector environment that is compared with it: the mode of the simulator's own batch.
@@ -36,6 +37,7 @@ class Task:
     make: Callable[[Any, int | None], Any]
     name: str
     is_batched: bool = False
+    batch_name: str | None = None
     bare: str | None = None
     alone: str | None = None
     autoreset_mode: str = "same_step"
@@ -65,22 +67,31 @@ TASKS: dict[str, Task] = {
     "MiniGrid Empty": Task(
         lambda envs, _: envs.GymEnv("MiniGrid-Empty-5x5-v0"), "minigrid::MiniGrid-Empty-5x5-v0", alone="minigrid"
     ),
-    "Atari Pong": Task(lambda envs, _: envs.GymEnv("ALE/Pong-v5"), "atari::ALE/Pong-v5", bare="atari", alone="atari"),
+    "Atari Pong": Task(
+        lambda envs, _: envs.GymEnv("ALE/Pong-v5"),
+        "atari::ALE/Pong-v5",
+        batch_name="atari-vector::pong",
+        bare="atari",
+        alone="atari",
+    ),
     "MO-Gymnasium deep sea": Task(
         lambda envs, _: envs.MOGymEnv("deep-sea-treasure-v0"), "mo::deep-sea-treasure-v0", alone="mo_gymnasium"
     ),
-    "VMAS balance": Task(lambda envs, n: envs.VmasEnv("balance", num_envs=n or 1), "vmas::balance", True, "vmas"),
+    "VMAS balance": Task(lambda envs, n: envs.VmasEnv("balance", num_envs=n or 1), "vmas::balance", True, bare="vmas"),
     "Jumanji Snake": Task(
-        lambda envs, n: envs.JumanjiEnv("Snake-v1", batch_size=[n or 1]), "jumanji::Snake-v1", True, "jumanji"
+        lambda envs, n: envs.JumanjiEnv("Snake-v1", batch_size=[n or 1]), "jumanji::Snake-v1", True, bare="jumanji"
     ),
     "Brax inverted_pendulum": Task(
-        lambda envs, n: envs.BraxEnv("inverted_pendulum", batch_size=[n or 1]), "brax::inverted_pendulum", True, "brax"
+        lambda envs, n: envs.BraxEnv("inverted_pendulum", batch_size=[n or 1]),
+        "brax::inverted_pendulum",
+        True,
+        bare="brax",
     ),
     "EnvPool CartPole": Task(
         lambda envs, n: envs.MultiThreadedEnv(n or 1, "CartPole-v1"),
         "envpool::CartPole-v1",
         True,
-        "envpool",
+        bare="envpool",
         autoreset_mode="next_step",
     ),
 }
@@ -135,7 +146,7 @@ def vector(task: str, num_envs: int) -> RunFactory:
     from vecrl.simulators.registry import find_entry
     from vecrl.vector import BatchedVectorEnv, VectorEnv
 
-    entry, name = find_entry(TASKS[task].name)
+    entry, name = find_entry(TASKS[task].batch_name or TASKS[task].name)
     mode = TASKS[task].autoreset_mode
     if entry.make_batch is None:
         env: Any = VectorEnv([entry.env_fn(name)] * num_envs, autoreset_mode=mode)
@@ -269,11 +280,11 @@ def alone(task: str) -> RunFactory:
     yield run
 
 
-def _gymnasium_alone(name: str, library: str) -> Callable[[], object]:
+def _gymnasium_alone(name: str, library: str, **options: Any) -> Callable[[], object]:
     import gymnasium
 
     gymnasium.register_envs(import_module(library))
-    env = gymnasium.make(name, disable_env_checker=True)
+    env = gymnasium.make(name, disable_env_checker=True, **options)
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(1000)]
     count = 0
@@ -351,7 +362,7 @@ ALONE: dict[str, Callable[[], Callable[[], object]]] = {
     "tictactoe": _tictactoe_alone,
     "openspiel": _openspiel_alone,
     "minigrid": lambda: _gymnasium_alone("MiniGrid-Empty-5x5-v0", "minigrid"),
-    "atari": lambda: _gymnasium_alone("ALE/Pong-v5", "ale_py"),
+    "atari": lambda: _gymnasium_alone("ALE/Pong-v5", "ale_py", frameskip=1),
     "mo_gymnasium": lambda: _gymnasium_alone("deep-sea-treasure-v0", "mo_gymnasium"),
 }
 BARE = {"atari": _atari, "vmas": _vmas, "jumanji": _jumanji, "brax": _brax, "envpool": _envpool}
