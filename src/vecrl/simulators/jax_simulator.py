@@ -207,7 +207,7 @@ class JaxSimulator:
         """Steps all rows, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
         step, (self._keys, self._rows) = self._step_and_reset(self._keys, self._rows[0], self._jax_actions(actions))
         result = self._batch_step(step)
-        return result, result.terminated | result.truncated, to_torch(self._rows[1])
+        return result, torch.logical_or(result.terminated, result.truncated), to_torch(self._rows[1])
 
     def _batch_step(self, step: JaxStep) -> BatchStep:
         obs, reward, terminated, truncated = map(to_torch, step[1:5])

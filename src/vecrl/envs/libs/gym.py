@@ -240,8 +240,10 @@ class GymWrapper(GymLikeEnv):
 
     def _step_env(self, action: object) -> StepOutput:
         if self._vector is not None:
-            obs, reward, *flags, info = self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
-            return obs, info.get(RewardInInfo.KEY, reward) if self._vector_reward else reward, *flags, info
+            output = self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
+            if self._vector_reward and RewardInInfo.KEY in output[5]:
+                return output[0], output[5][RewardInInfo.KEY], *output[2:]
+            return output
         return super()._step_env(action)
 
     # -- vectors
