@@ -72,6 +72,7 @@ class ClassicWrapper(GymLikeEnv):
     def _build_env(self, env: BaseEnv) -> BaseEnv:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.batch_size:
             raise SpaceError(f"Expected batch size () for a single environment, got {tuple(self.batch_size)}.")
+        self._resets_when_seeded = isinstance(env, TensorDictEnv) and env.env._resets_when_seeded
         return env
 
     def _make_specs(self, env: BaseEnv) -> None:
@@ -145,7 +146,7 @@ class TensorDictEnv(BaseEnv):
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seeds the environment; returns the seed in a list."""
-        self.env.set_seed(seed)
+        self.env._seed_next_reset(seed)
         return [seed]
 
     def reset(self) -> np.ndarray:

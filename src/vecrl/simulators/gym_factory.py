@@ -5,7 +5,7 @@ Worker processes import this module, so it must not import torch or TensorDicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -101,8 +101,9 @@ def takes_frameskip(env_name: str, library: str) -> bool:
     if SEPARATOR in env_name:
         return False
     import_namespace(env_name)
-    registry = getattr(import_module(library).envs, "registry", {})
-    return "frameskip" in getattr(registry.get(env_name), "kwargs", {})
+    registry = getattr(getattr(import_module(library), "envs", None), "registry", None)
+    spec = registry.get(env_name) if isinstance(registry, Mapping) else None
+    return "frameskip" in getattr(spec, "kwargs", {})
 
 
 def _is_recent(library: ModuleType) -> bool:

@@ -309,6 +309,10 @@ class TransformedEnv(TransformedSpecs):
     def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
         return self.base_env._seed_next_reset(seed, static_seed)
 
+    @property
+    def _resets_when_seeded(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.base_env._resets_when_seeded
+
     def _set_seed(self, seed: int | None) -> None:
         self.base_env._set_seed(seed)
 
