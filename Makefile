@@ -64,7 +64,7 @@ test-main: .venv/.ready
 	SIMULATOR_TABLE=.scratch/main $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP) and not torchrl"
 	$(BIN)/python tools/simulator_table.py .scratch/main --check
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/unity_player.py \
-		--ignore=src/vecrl/interop/sb3.py \
+		--ignore=src/vecrl/interop/sb3.py --ignore=src/vecrl/interop/torchrl \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
 # Compiled functions of JAX are kept, since each test compiles the same ones. The tests print the table of all simulators.
@@ -95,7 +95,7 @@ test-neighbours: .venv-neighbours/.ready
 
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python $(PYTEST) -n 2 --dist worksteal -m peers tests/interop tests/envs
-	.venv-peers/bin/python $(PYTEST) --doctest-modules src/vecrl/interop/sb3.py
+	.venv-peers/bin/python $(PYTEST) --doctest-modules src/vecrl/interop
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python $(PYTEST) --timeout 300 -m ray tests

@@ -362,16 +362,23 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         starts the second episode of the seed.
 
         Args:
-            seed: None for a random seed. The rows of an environment get the seeds of single ones, one after another.
+            seed: None for a random seed, which the next reset uses. The rows of an environment get the seeds of single
+                ones, one after another.
             static_seed: return `seed` itself.
         """
-        following_seed = self._seed_next_reset(seed, static_seed)
+        following_seed = self._apply_seed(seed, static_seed)
         if self._resets_when_seeded and seed is not None:
+            self._check_open()
             self._reset()
         return following_seed
 
     def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
         """Does the same as `set_seed`, but the next reset starts the first episode of the seed."""
+        is_own = type(self).set_seed.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return self._apply_seed(seed, static_seed) if is_own else self.set_seed(seed, static_seed)
+
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
+        """Seeds the environment for its next reset, and returns what `set_seed` returns."""
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 

@@ -102,8 +102,13 @@ def takes_frameskip(env_name: str, library: str) -> bool:
         return False
     import_namespace(env_name)
     registry = getattr(getattr(import_module(library), "envs", None), "registry", None)
-    spec = registry.get(env_name) if isinstance(registry, Mapping) else None
-    return "frameskip" in getattr(spec, "kwargs", {})
+    if not isinstance(registry, Mapping):
+        return False
+    module, _, name = env_name.rpartition(":")
+    if module:
+        import_module(module)
+    same = [spec for other, spec in registry.items() if name in (other, other.rpartition("-v")[0])]
+    return any("frameskip" in getattr(spec, "kwargs", {}) for spec in same)
 
 
 def _is_recent(library: ModuleType) -> bool:

@@ -220,7 +220,8 @@ class BatchedVectorEnv(BaseVectorEnv):
             return {}
         info: InfoDict = dict(step.info)
         if not_stepped is not self._no_rows:  # rows that were reset, or are finished, have no infos of a step
-            info |= {f"_{key}": ~not_stepped for key in step.info if not key.startswith("_")}
+            masks = {f"_{key}" for key in step.info if not key.startswith("_")}
+            info |= {mask: ~not_stepped & step.info.get(mask, True) for mask in masks}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = step.next_obs, done
         if self._stats:

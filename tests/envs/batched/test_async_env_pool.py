@@ -386,3 +386,14 @@ def test_a_pool_with_a_hung_environment_can_be_closed() -> None:
     assert env.is_closed
     env.close()
     gate.set()
+
+
+def test_seeds_are_refused_while_environments_are_pending() -> None:
+    with AsyncEnvPool([lambda: GymEnv("CartPole-v1")] * 2, backend="threading") as env:
+        root = env.reset()
+        env.async_step_send(env.rand_action(root))
+        with pytest.raises(PendingError, match=r"got \[0, 1\]\. Receive their results first"):
+            env.set_seed(1)
+        env.async_step_recv(min_get=2)
+        env.set_seed(1)
+        assert not env.reset()["observation"][0].equal(root["observation"][0])

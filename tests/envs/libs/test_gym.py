@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import GymEnv, GymWrapper, TransformedEnv, check_env_specs
+from vecrl.classic import to_classic
+from vecrl.envs import GymEnv, GymWrapper, SerialEnv, TransformedEnv, check_env_specs
 from vecrl.envs.transforms import StepCounter
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Categorical, Composite, OneHot, Unbounded
@@ -261,3 +262,35 @@ def test_resets_keep_policy_entries() -> None:
     started = rollout["observation"][ends[ends < 59] + 1]
     assert (started.abs() <= 0.05).all()
     assert not rollout["done"].any()
+
+
+def test_seeds_are_used_at_once_and_none_is_random() -> None:
+    plain = gymnasium.make("CartPole-v1")
+    plain.reset(seed=5)
+    second = torch.from_numpy(plain.reset()[0])
+    for env in (GymEnv("CartPole-v1"), GymEnv("CartPole-v1", num_envs=2), SerialEnv(2, lambda: GymEnv("CartPole-v1"))):
+        env.set_seed(5)
+        first_row = env.reset()["observation"].reshape(-1, 4)[0]
+        assert first_row.equal(second)
+        env.set_seed(5)
+        env.set_seed(None)
+        assert not env.reset()["observation"].reshape(-1, 4)[0].equal(second)
+        env.close()
+    single = GymEnv("CartPole-v1")
+    single.close()
+    with pytest.raises(ClosedError):
+        single.set_seed(5)
+
+
+def test_conversions_call_set_seed_of_a_class_of_ones_own() -> None:
+    class Seeded(GymEnv):
+        seeds: list[int | None]
+
+        def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+            self.seeds = [*vars(self).get("seeds", []), seed]
+            return super().set_seed(seed, static_seed)
+
+    env = Seeded("CartPole-v1")
+    to_classic(env, "observation").seed(3)
+    to_classic(env.append_transform(StepCounter()), "observation").seed(4)
+    assert env.seeds == [3, 4]

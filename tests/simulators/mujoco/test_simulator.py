@@ -224,7 +224,7 @@ def test_wrong_results_of_a_task_raise(changes, text):
         ({"observe": None}, "Expected observe to be a function over rows, got None"),
         ({"reads": "qpos"}, r"Give \['qpos'\]"),
         ({"reads": ["qpos", "weight"]}, "such as 'qpos' or 'body_mass', got 'weight'"),
-        ({"xml": 3}, "Expected xml to be a text of MJCF or a path, got 3"),
+        ({"xml": 3}, "Expected xml to be MJCF as a string, .* got 3"),
     ],
 )
 def test_wrong_tasks_raise(changes, text):
@@ -338,3 +338,12 @@ def test_populations_step_active_rows_only(monkeypatch):
         assert (sum(stepped) == results[-1].interactions) == is_partial
     assert torch.equal(results[0].fitness, results[1].fitness)
     assert torch.equal(results[0].lengths, results[1].lengths)
+
+
+def test_states_can_be_restored_after_a_large_frame():
+    sim = make_batch("Hopper-v5", 1, render_mode="rgb_array", width=800, height=600)
+    sim.reset([0])
+    state = sim.get_state()
+    assert sim.render(0).shape == (600, 800, 3)
+    sim.set_state(state)
+    sim.close()

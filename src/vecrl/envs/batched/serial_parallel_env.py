@@ -6,6 +6,7 @@ workers create them and report their metadata.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from ...engine.backends.worker_options import parse_start_method
 from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
 from ...engine.transition import Transition
-from ...errors import SpaceError, WorkerError
+from ...errors import PendingError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
 from ...validation import parse_optional_count
@@ -310,20 +311,26 @@ class BatchedEnv(PoolOwner):
         """Seeds all environments, as their own `set_seed`, and returns the seed after the last one.
 
         Args:
-            seed: the seed of the first environment. Each other one gets the seed that the previous one returned.
+            seed: the seed of the first environment; None for a random one. Each other one gets the seed that the
+                previous one returned.
             static_seed: whether all environments get the same seed.
         """
+        self.start()
+        if pending := self._require_pool().pending.tolist():
+            raise PendingError(f"Expected no pending environments, got {pending}. Receive their results first.")
         following_seed = self._seed_rows("set_seed", seed, static_seed)
         if isinstance(self._codec, GymCodec) and seed is not None:
             self._reset_gym(None, {})
         return following_seed
 
-    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         return self._seed_rows("_seed_next_reset", seed, static_seed)
 
     def _seed_rows(self, method: str, seed: int | None, static_seed: bool) -> int | None:
+        if validate_seed(seed) is None:
+            self._seed_rows(method, secrets.randbits(31), static_seed)
+            return None
         self.start()
-        validate_seed(seed)
         if self._seed_before_use is not None:
             self._seed_before_use = seed, static_seed
         for row in range(self.num_workers):

@@ -127,8 +127,8 @@ class MultiThreadedEnvWrapper(GymWrapper):
         text = "EnvPool takes seeds only when it makes environments. Use MultiThreadedEnv or envpool.make(..., seed=…)."
         warnings.warn(f"The seed has no effect: {text}", stacklevel=4)
 
-    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
-        return EnvBase._seed_next_reset(self, seed, static_seed)  # row i gets `seed + i`, as in EnvPool
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
+        return EnvBase._apply_seed(self, seed, static_seed)  # row i gets `seed + i`, as in EnvPool
 
     def get_library_name(self, env: object = None) -> str:
         """Returns "envpool"."""

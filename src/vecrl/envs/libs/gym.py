@@ -8,6 +8,7 @@ later are copied. This module must not know other libraries of `envs.libs`.
 from __future__ import annotations
 
 import math
+import secrets
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -285,14 +286,14 @@ class GymWrapper(GymLikeEnv):
     # -- seeds
 
     def _set_seed(self, seed: int | None) -> None:
-        self._seed = seed
+        self._seed = secrets.randbits(31) if seed is None else seed
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None
         return None if seed is None else list(seed_chain(seed, self.numel()))
 
-    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
-        last_seed = super()._seed_next_reset(seed, static_seed)
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
+        last_seed = super()._apply_seed(seed, static_seed)
         if self._vector is None or static_seed or seed is None:
             return last_seed
         return next_seed(seed_chain(seed, self.numel())[-1])
@@ -392,6 +393,8 @@ class GymEnv(GymWrapper):
     ):
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
         if "python" not in kwargs and takes_frameskip(env_name, self._library()):
+            if frame_skip is not None and frame_skip < 1:
+                raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
             if frame_skip is not None and "frameskip" in kwargs:
                 raise ValueError(f"Expected frame_skip or frameskip, got frame_skip={frame_skip} and {kwargs!r}.")
             kwargs, frame_skip = {"frameskip": 1 if frame_skip is None else frame_skip, **kwargs}, None

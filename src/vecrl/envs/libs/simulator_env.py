@@ -242,8 +242,8 @@ class SimulatorEnv(GymLikeEnv):
     def _set_seed(self, seed: int | None) -> None:
         self._seeds = list(seed_chain(int(secrets.randbits(32)) if seed is None else seed, self.numel()))
 
-    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
-        next_one = super()._seed_next_reset(seed, static_seed)  # rows get the seeds of single environments in a batch
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
+        next_one = super()._apply_seed(seed, static_seed)  # rows get the seeds of single environments in a batch
         return next_one if seed is None or static_seed else next_seed(seed_chain(seed, self.numel())[-1])
 
     def render(self, row: int = 0) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -306,7 +306,7 @@ class TransformedEnv(TransformedSpecs):
         """Seeds the environment and returns the seed for the next one."""
         return self.base_env.set_seed(seed, static_seed)
 
-    def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         return self.base_env._seed_next_reset(seed, static_seed)
 
     @property

@@ -7,6 +7,7 @@ know tasks, rewards or random streams.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,13 +150,15 @@ class Physics:
         return self._constants
 
     def model_digests(self) -> np.ndarray:
-        """Returns a hash of the model of each row, `[n, 4]` int64. It depends on all values of the model."""
+        """Returns a hash of the model of each row, `[n, 4]` int64. It depends on all values but the size of frames."""
         by_model: dict[int, np.ndarray] = {}
-        for model in self.models:
-            if id(model) not in by_model:
+        for row_model in self.models:
+            if id(row_model) not in by_model:
+                model = copy.copy(row_model)
+                model.vis.global_.offwidth = model.vis.global_.offheight = 0
                 values = np.empty(self._mujoco.mj_sizeModel(model), np.uint8)
                 self._mujoco.mj_saveModel(model, None, values)
-                by_model[id(model)] = np.frombuffer(hashlib.sha256(values.tobytes()).digest(), np.int64)
+                by_model[id(row_model)] = np.frombuffer(hashlib.sha256(values.tobytes()).digest(), np.int64)
         return np.stack([by_model[id(model)] for model in self.models])
 
     def get_state(self) -> np.ndarray:

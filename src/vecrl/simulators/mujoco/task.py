@@ -94,11 +94,14 @@ class MujocoTask:
 
     def __post_init__(self) -> None:
         if not isinstance(self.xml, str):
-            raise ValueError(f"Expected xml to be a text of MJCF or a path, got {self.xml!r:.80}.")
-        parse_count("frame_skip", self.frame_skip)
+            raise ValueError(
+                f"Expected xml to be MJCF as a string, or the path of a file as one, got {self.xml!r:.80}."
+            )
+        object.__setattr__(self, "frame_skip", parse_count("frame_skip", self.frame_skip))
         if self.max_episode_steps != -1:
             parse_count("max_episode_steps", self.max_episode_steps)
         check_names("reads", self.reads, "fields")
+        object.__setattr__(self, "reads", tuple(self.reads))
         for name in ("start", "observe", "reward", "terminated"):
             function = getattr(self, name)
             if not callable(function) and (name, function) != ("terminated", None):

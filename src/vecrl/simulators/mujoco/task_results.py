@@ -18,13 +18,13 @@ def checked_rows(name: str, values: Any, shape: tuple[int | None, ...], dtype: n
     """Returns a copy of an array that a function of the task returned.
 
     Args:
-        name: of the function.
+        name: the function's name, for messages.
         values: what it returned.
         shape: the expected shape; None for any size.
         dtype: of the copy.
 
     Raises:
-        SpaceError: the array has another shape, or its numbers are no numbers of the dtype.
+        SpaceError: the array has another shape, or its dtype does not cast to `dtype`.
     """
     array = np.asarray(values)
     fits = array.ndim == len(shape) and all(
@@ -43,7 +43,7 @@ def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.nd
     """Returns copies of the rewards `[count]` float64 and of the infos that `reward` returned.
 
     Raises:
-        SpaceError: it returned no pair of an array and a dict, or an array does not have one item per row.
+        SpaceError: it did not return a tuple of an array and a dict, or an array has other sizes or no numbers.
     """
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         raise SpaceError(
@@ -52,9 +52,10 @@ def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.nd
     rewards, infos = result
     copies = {name: np.array(values) for name, values in infos.items()}
     for name, values in copies.items():
-        if values.shape[:1] != (count,):
+        if values.shape[:1] != (count,) or values.dtype.kind not in "biuf":
             raise SpaceError(
-                f"Expected the info {name!r} of `reward` to have {count} rows, got an array of shape {values.shape}."
+                f"Expected the info {name!r} of `reward` to have {count} rows of numbers, got an array of shape "
+                f"{values.shape} and dtype {values.dtype}."
             )
     return checked_rows("reward", rewards, (count,), np.float64), copies
 
