@@ -57,6 +57,8 @@ class EnvCreator:
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
         self._folder = SharedFolder()
+        if share_memory:
+            _ = self._folder.path  # made now, so that forked processes share it
 
     def __call__(self, **kwargs: Any) -> EnvBase:
         """Creates an environment. `kwargs` override those of the constructor."""
