@@ -327,18 +327,16 @@ class BatchedEnv(PoolOwner):
         return self._seed_rows("_seed_next_reset", seed, static_seed)
 
     def _seed_rows(self, method: str, seed: int | None, static_seed: bool) -> int | None:
-        """Seeds the environments by their `method`; those of gymnasium by their next reset."""
-        self.start()
-        validate_seed(seed)
-        if seed is None:
+        if validate_seed(seed) is None:
             self._seed_rows(method, secrets.randbits(31), static_seed)
             return None
+        self.start()
         if self._seed_before_use is not None:
             self._seed_before_use = seed, static_seed
         for row in range(self.num_workers):
             if isinstance(self._codec, GymCodec):
                 self._seeds[row] = seed
-                seed = seed if static_seed else next_seed(seed)
+                seed = seed if static_seed or seed is None else next_seed(seed)
             else:
                 self._require_pool().record_seeds([seed], [row])
                 [seed] = self._require_pool().invoke("call", method, [((seed, static_seed), {})], [row])

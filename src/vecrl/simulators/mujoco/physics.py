@@ -73,7 +73,7 @@ class Physics:
 
     Raises:
         SpaceError: the models differ in their sizes.
-        ValueError: a name in `reads` is no array of MuJoCo.
+        ValueError: a name in `reads` is none of an array.
     """
 
     def __init__(self, models: Sequence[Any], frame_skip: int, reads: Sequence[str], forces: bool, num_threads: int):
