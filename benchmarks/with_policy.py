@@ -7,63 +7,103 @@ step, since the load of the machine does not change that number.
 from __future__ import annotations
 
 from benchmarks.harness import Implementation as C
-from benchmarks.records import OURS, Beyond, Limit, Workload
+from benchmarks.records import OURS, Beyond, Limit, Target, Workload
 
 POLICY, SIMULATOR = "policy alone", "simulator alone"
+STEPPED = "vecrl, stepped from the caller"
 TENSORDICTS = "on_tensordict_policy"
 
 
 def with_policies() -> list[Workload]:
     """Returns the workloads in the order of the table."""
     return [
-        _gym_env(1000, False),
-        _gym_env(1000, True),
+        _gym_env(1000, 0),
+        _gym_env(1000, 5),
         _serial_env(8, 50),
-        _rollout_workers(8, 100),
+        _parallel_env(8, 50),
+        _collector(8, 800),
+        _rollout_workers(16, 100),
         *(_vector_env(n, 200) for n in (8, 64)),
         _calls("rollout", "a step of GymEnv.rollout with a policy", 30),
         _calls("serial", "SerialEnv.step of 2 environments, each under two transforms", 100),
     ]
 
 
-def _gym_env(steps: int, transformed: bool) -> Workload:
-    entry, options = f"{TENSORDICTS}:rollout_cartpole", {"transformed": transformed}
+def _gym_env(steps: int, transforms: int) -> Workload:
+    entry, options = f"{TENSORDICTS}:rollout_cartpole", {"transforms": transforms}
     return Workload(
-        name=f"acting-gymenv{'-transformed' if transformed else ''}",
-        title=f"GymEnv on CartPole-v1{', through five transforms' * transformed}, a rollout of {steps:,} steps past "
-        "ends under an MLP 4-64-2",
+        name=f"acting-gymenv{'-transformed' if transforms else ''}",
+        title=f"GymEnv on CartPole-v1{', through five transforms' * bool(transforms)}, a rollout of {steps:,} steps "
+        "past ends under an MLP 4-64-2",
         implementations=[
             C(OURS, "main", entry, {"library": "vecrl", **options}),
             C(POLICY, "main", f"{TENSORDICTS}:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
+            C("bare loop", "main", f"{TENSORDICTS}:bare_loop"),
             C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"steps": steps},
-        targets=[] if transformed else [Beyond(60.0)],
+        targets=[Target(("bare loop",), 0.6)] if transforms else [Target(("bare loop",), 0.8), Beyond(25.0)],
         rows=steps,
-        quick=not transformed,
+        quick=not transforms,
         parts=(POLICY, SIMULATOR),
     )
 
 
 def _serial_env(n: int, steps: int) -> Workload:
     entry = f"{TENSORDICTS}:rollout_cartpole"
-    options = {"transformed": True}
+    options = {"transforms": 3, "batch": "SerialEnv", "num_envs": n}
+    parts = {"num_envs": n}
     return Workload(
         name=f"acting-serialenv-transformed-{n}",
-        title=f"SerialEnv of {n} GymEnvs on CartPole-v1, each under five transforms, a rollout of {steps} steps past "
+        title=f"SerialEnv of {n} GymEnvs on CartPole-v1, each under three transforms, a rollout of {steps} steps past "
         "ends under an MLP 4-64-2",
         implementations=[
             C(OURS, "main", entry, {"library": "vecrl", **options}),
-            C(POLICY, "main", f"{TENSORDICTS}:policy_alone"),
-            C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
+            C(POLICY, "main", f"{TENSORDICTS}:policy_alone", parts),
+            C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole", parts),
             C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
-        parameters={"num_envs": n, "steps": steps},
-        targets=[Beyond(120.0)],
+        parameters={"steps": steps},
+        targets=[Target(("TorchRL",), 10.0), Beyond((60.0 + 10.0 * n) / n)],
         rows=n * steps,
         quick=True,
         parts=(POLICY, SIMULATOR),
+    )
+
+
+def _parallel_env(n: int, steps: int) -> Workload:
+    entry = f"{TENSORDICTS}:rollout_cartpole"
+    options = {"transforms": 3, "batch": "ParallelEnv", "num_envs": n}
+    peers = {"TorchRL, 8 processes": {}, "TorchRL, 2 processes": {"processes": 2}}
+    return Workload(
+        name=f"acting-parallelenv-transformed-{n}",
+        title=f"ParallelEnv of {n} GymEnvs on CartPole-v1, each under three transforms, over 2 workers, a rollout of "
+        f"{steps} steps past ends under an MLP 4-64-2",
+        implementations=[
+            C(OURS, "main", entry, {"library": "vecrl", **options, "num_workers": 2}),
+            *(C(peer, "torchrl", entry, {"library": "torchrl", **options, **how}) for peer, how in peers.items()),
+        ],
+        parameters={"steps": steps},
+        targets=[Target(tuple(peers), 10.0)],
+        rows=n * steps,
+    )
+
+
+def _collector(n: int, frames: int) -> Workload:
+    entry = "on_torchrl_collector:ppo"
+    return Workload(
+        name=f"acting-collector-{n}",
+        title=f"TorchRL's Collector over SerialEnv of {n} GymEnvs on CartPole-v1: {frames} frames, and PPO on them",
+        implementations=[
+            C(OURS, "simulators", entry, {"library": "vecrl"}),
+            C("vecrl, collecting only", "simulators", entry, {"library": "vecrl", "train": False}),
+            C("TorchRL", "simulators", entry, {"library": "torchrl"}),
+            C("TorchRL, collecting only", "simulators", entry, {"library": "torchrl", "train": False}),
+        ],
+        parameters={"num_envs": n, "frames": frames},
+        targets=[Target(("TorchRL",), 3.0)],
+        rows=frames,
     )
 
 
@@ -78,9 +118,11 @@ def _rollout_workers(n: int, steps: int) -> Workload:
             C(OURS, "main", "on_vecrl_acting:rollout_workers", {"num_envs": n}),
             C(POLICY, "main", "by_hand_policy:policy_alone", half),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole", half),
+            C(STEPPED, "main", "on_vecrl_acting:vector_env", {"num_envs": n, "num_workers": 2}),
             C("TorchRL", "torchrl", f"{TENSORDICTS}:collected_cartpole", {"num_envs": n}),
         ],
         parameters={"steps": steps},
+        targets=[Target((STEPPED,), 5.0)],
         rows=n * steps,
         parts=(POLICY, SIMULATOR),
     )

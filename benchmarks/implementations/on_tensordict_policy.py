@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import gymnasium
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -24,25 +25,52 @@ def _policy() -> TensorDictModule:
     return TensorDictModule(Greedy(), in_keys=["observation"], out_keys=["action"])
 
 
-def _cartpole(library: str, transformed: bool) -> Any:
+def _cartpole(library: str, transforms: int = 0) -> Any:
+    """Returns CartPole through the first `transforms` of five transforms."""
     envs = import_module(f"{library}.envs")
     env = envs.GymEnv("CartPole-v1", categorical_action_encoding=True)
-    if not transformed:
+    if not transforms:
         return env
     t = import_module(f"{library}.envs.transforms")
     norm = t.ObservationNorm(0.0, 1.0, in_keys=["observation"])
-    return envs.TransformedEnv(env, t.Compose(t.InitTracker(), t.StepCounter(), t.RewardSum(), t.DoubleToFloat(), norm))
+    chosen = [t.StepCounter(), t.RewardSum(), norm, t.InitTracker(), t.DoubleToFloat()][:transforms]
+    return envs.TransformedEnv(env, t.Compose(*chosen))
 
 
-def rollout_cartpole(library: str, steps: int, transformed: bool, num_envs: int | None = None) -> RunFactory:
-    """Rollouts over several episodes, of one environment or of a `SerialEnv`."""
-    make, policy = partial(_cartpole, library, transformed), _policy()
-    env = make() if num_envs is None else import_module(f"{library}.envs").SerialEnv(num_envs, make)
+def rollout_cartpole(library: str, steps: int, transforms: int = 0, batch: str = "", **arguments: Any) -> RunFactory:
+    """Rollouts over several episodes, of one environment or of a batch: the name of a class and its arguments."""
+    make, policy = partial(_cartpole, library, transforms), _policy()
+    env = make() if not batch else _batch(library, batch, make, **arguments)
 
     def run(units: int) -> None:
         with torch.no_grad():
             for _ in range(units):
                 env.rollout(steps, policy, break_when_any_done=False)
+
+    yield run
+    env.close()
+
+
+def _batch(library: str, batch: str, make: Callable[[], Any], num_envs: int, **arguments: Any) -> Any:
+    envs = import_module(f"{library}.envs")
+    if processes := arguments.pop("processes", None):  # TorchRL has one process per environment
+        make, num_envs = partial(envs.SerialEnv, num_envs // processes, make), processes
+    return getattr(envs, batch)(num_envs, make, **arguments)
+
+
+def bare_loop(steps: int) -> RunFactory:
+    """The policy on TensorDicts in a loop over gymnasium's environment; nothing is kept."""
+    env, policy = gymnasium.make("CartPole-v1"), _policy()
+
+    def run(units: int) -> None:
+        with torch.no_grad():
+            for _ in range(units):
+                obs = env.reset()[0]
+                for _ in range(steps):
+                    action = policy(TensorDict({"observation": torch.from_numpy(obs)}, []))["action"]
+                    obs, _, terminated, truncated, _ = env.step(action.item())
+                    if terminated or truncated:
+                        obs = env.reset()[0]
 
     yield run
     env.close()
@@ -66,7 +94,7 @@ def collected_cartpole(num_envs: int, steps: int, num_workers: int = 2) -> RunFa
     from torchrl.collectors import MultiSyncCollector
     from torchrl.envs import SerialEnv
 
-    make = partial(SerialEnv, num_envs // num_workers, partial(_cartpole, "torchrl", False))
+    make = partial(SerialEnv, num_envs // num_workers, partial(_cartpole, "torchrl"))
     collector = MultiSyncCollector(
         [make] * num_workers, _policy(), frames_per_batch=num_envs * steps, total_frames=-1, cat_results="stack"
     )
@@ -91,7 +119,7 @@ def calls(library: str, what: str) -> RunFactory:
 
 
 def _rollout_calls(library: str) -> float:
-    env, policy = _cartpole(library, False), _policy()
+    env, policy = _cartpole(library), _policy()
 
     def play(steps: int) -> None:
         env.set_seed(0)

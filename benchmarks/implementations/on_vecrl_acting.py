@@ -14,9 +14,10 @@ from vecrl.vector import RolloutWorkers, VectorEnv
 torch.set_num_threads(1)
 
 
-def vector_env(num_envs: int, steps: int) -> RunFactory:
-    """Steps in one process."""
-    env = VectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs, autoreset_mode="same_step")
+def vector_env(num_envs: int, steps: int, num_workers: int = 0) -> RunFactory:
+    """Steps in this process, or in `num_workers` workers that this process steps."""
+    options = {"backend": "processes", "num_workers": num_workers} if num_workers else {"backend": "serial"}
+    env = VectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs, autoreset_mode="same_step", **options)
     act, obs = OnArrays(), env.reset(seed=0)[0]
 
     def run(units: int) -> None:

@@ -1,5 +1,10 @@
 """`MujocoSimulator`: conformance, threads, models of rows, frames, errors."""
 
+import gc
+import os
+import sys
+import time
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,8 +15,8 @@ from vecrl.policy import PopulationEvaluator
 from vecrl.policy.evaluation import device_loop
 from vecrl.simulators import mujoco_warp
 from vecrl.simulators.mujoco import MujocoSimulator, MujocoTask, make_batch, make_task, names
+from vecrl.simulators.mujoco.compiled_loops import compiled_loops
 from vecrl.simulators.mujoco.physics import Physics
-from vecrl.simulators.mujoco.threads import RowThreads
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import BatchedVectorEnv, make_vector_env
 
@@ -270,30 +275,50 @@ def test_a_field_that_is_not_read_names_what_to_do():
         rows.xpos  # noqa: B018
 
 
-def test_exceptions_of_threads_reach_the_caller():
-    threads, called = RowThreads(3), []
+@pytest.mark.parametrize("wait", ["sleep", "auto", "spin"])
+@pytest.mark.parametrize("num_threads", [2, 5])
+def test_waiting_threads_do_all_work_once(wait, num_threads):
+    """Steps follow each other at once, after a sleep of the helpers, and with few rows."""
+    alone, helped = (make_batch("Hopper-v5", 12, num_threads=count, wait=wait) for count in (1, num_threads))
+    seeds, rng = range(12), np.random.default_rng(0)
+    assert torch.equal(alone.reset(seeds), helped.reset(seeds))
+    for step in range(300):
+        actions = torch.from_numpy(rng.uniform(-1, 1, (12, 3)).astype(np.float32))
+        mask = torch.from_numpy(rng.random(12) < rng.choice([0.05, 0.5, 1.0]))
+        results = [simulator.step_where(mask, actions) for simulator in (alone, helped)]
+        assert torch.equal(results[0].next_obs, results[1].next_obs)
+        ended = results[0].terminated | results[0].truncated
+        assert torch.equal(alone.reset_where(ended), helped.reset_where(ended))
+        if step % 100 == 0:
+            time.sleep(0.05)
+    alone.close()
+    helped.close()
+    helped.close()
 
-    def fail(row):
-        called.append(row)
-        if row == 5:
-            raise KeyError(row)
 
-    with pytest.raises(KeyError, match="5"):
-        threads.run(fail, range(8))
-    called.clear()
-    threads.run(called.append, range(8))
-    assert sorted(called) == [*range(8)]
-    threads.close()
-    threads.close()
+def test_an_unknown_wait_is_an_error():
+    with pytest.raises(ValueError, match="'sleep', 'auto', 'spin', got 'never'"):
+        make_batch("Hopper-v5", 2, wait="never")
 
 
-def test_threads_end_when_their_owner_is_deleted():
-    threads = RowThreads(2)
-    helpers = list(threads._threads)
-    del threads
+def test_threads_and_pipes_end_with_their_owner():
+    files = len(os.listdir("/proc/self/fd"))
+    simulator = make_batch("Hopper-v5", 4, num_threads=3)
+    helpers = list(simulator._physics._threads._threads)
+    assert len(helpers) == 2
+    del simulator
+    gc.collect()
     for thread in helpers:
         thread.join(timeout=20)
         assert not thread.is_alive()
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_without_numba_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    compiled_loops.cache_clear()
+    with pytest.raises(ImportError, match=r'Numba is not installed: pip install "vecrl\[mujoco\]"'):
+        make_batch("Hopper-v5", 2)
 
 
 def test_a_gpu_has_the_tasks_of_mujoco_warp(monkeypatch):
@@ -321,9 +346,9 @@ def test_populations_step_active_rows_only(monkeypatch):
     stepped = []
     step_rows = Physics.step
 
-    def step(self, controls, rows=None):
+    def step(self, controls, before, rows=None):
         stepped.append(len(self.data) if rows is None else len(rows))
-        step_rows(self, controls, rows)
+        return step_rows(self, controls, before, rows)
 
     monkeypatch.setattr(Physics, "step", step)
     arguments = "mujoco::Hopper-v5", "Linear(obs_length, act_length)", 6

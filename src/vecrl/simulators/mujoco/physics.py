@@ -64,7 +64,7 @@ class Physics:
         frame_skip: steps of MuJoCo per step.
         reads: the fields of `mujoco.MjData` and `mujoco.MjModel` that `read` returns.
         forces: whether to compute the forces between bodies (`cfrc_ext`, `cfrc_int`, `cacc`) after each step.
-        num_threads: the number of threads.
+        num_threads, wait: the number of threads, and what they do between steps, see `MujocoSimulator`.
 
     Attributes:
         models: the models.
@@ -73,17 +73,23 @@ class Physics:
 
     Raises:
         SpaceError: the models differ in their sizes.
-        ValueError: a name in `reads` is none of an array.
+        ValueError: a name in `reads` is none of an array, or `wait` is unknown.
     """
 
-    def __init__(self, models: Sequence[Any], frame_skip: int, reads: Sequence[str], forces: bool, num_threads: int):
+    def __init__(
+        self,
+        models: Sequence[Any],
+        frame_skip: int,
+        reads: Sequence[str],
+        forces: bool,
+        num_threads: int,
+        wait: str = "auto",
+    ):
         self._mujoco = mujoco = mujoco_library()
         self.models = list(models)
         _check_sizes(self.models)
         self.data = [mujoco.MjData(model) for model in self.models]
         self.home = np.stack([data.qpos for data in self.data]), np.stack([data.qvel for data in self.data])
-        self._frame_skip, self._forces = frame_skip, forces
-        self._controls = [data.ctrl for data in self.data]
         first = self.data[0]
         for name in reads:
             owner = first if hasattr(first, name) else self.models[0]
@@ -91,54 +97,40 @@ class Physics:
                 fields = "arrays of mujoco.MjData and mujoco.MjModel, such as 'qpos' or 'body_mass'"
                 raise ValueError(f"Expected the task's `reads` to name {fields}, got {name!r}.")
         self._views = {name: [getattr(data, name) for data in self.data] for name in reads if hasattr(first, name)}
-        self._shapes = {name: (-1, *views[0].shape) for name, views in self._views.items()}
         constants = {name: np.stack([getattr(m, name) for m in self.models]) for name in {*reads} - {*self._views}}
         self._constants = {"dt": np.array([frame_skip * model.opt.timestep for model in self.models]), **constants}
         self._state_spec = mujoco.mjtState.mjSTATE_INTEGRATION
-        self._threads = RowThreads(num_threads)
-        self._all = range(len(self.models))
+        fields = list(self._views.values())
+        self._threads = RowThreads(self.models, self.data, fields, frame_skip, forces, num_threads, wait)
+        self._all = np.arange(len(self.models))
 
-    def step(self, controls: np.ndarray, rows: Sequence[int] | None = None) -> None:
-        """Steps rows; `controls` is `[n, nu]`, and `rows` None for all."""
-        values = controls.astype(np.float64)
-        models, datas, targets, skip = self.models, self.data, self._controls, self._frame_skip
-        mj_step, compute_forces = self._mujoco.mj_step, self._mujoco.mj_rnePostConstraint
+    def step(self, controls: np.ndarray, before: Rows, rows: Sequence[int] | None = None) -> Rows:
+        """Steps rows and returns the fields of all rows; those of rows that are not stepped are `before`'s.
 
-        def step_row(row: int) -> None:
-            targets[row][:] = values[row]
-            mj_step(models[row], datas[row], skip)
+        Args:
+            controls: `[n, nu]`.
+            before: the fields before the step.
+            rows: None for all.
+        """
+        stepped, fields = self._new_fields(before, rows)
+        self._threads.step(stepped, controls if rows is None else controls[stepped], list(fields.values()))
+        return self.rows_of(fields)
 
-        def step_row_with_forces(row: int) -> None:
-            step_row(row)
-            compute_forces(models[row], datas[row])
+    def reset(self, rows: Sequence[int], positions: np.ndarray, velocities: np.ndarray, before: Rows) -> Rows:
+        """Resets the m `rows` to positions `[m, nq]` and velocities `[m, nv]`; returns what `step` does."""
+        index, fields = self._new_fields(before, rows)
+        self._threads.reset(index, positions, velocities, list(fields.values()))
+        return self.rows_of(fields)
 
-        self._threads.run(step_row_with_forces if self._forces else step_row, self._all if rows is None else rows)
-
-    def reset(self, rows: Sequence[int], positions: np.ndarray, velocities: np.ndarray) -> None:
-        """Resets the m `rows` to positions `[m, nq]` and velocities `[m, nv]`."""
-        mujoco, starts = self._mujoco, dict(zip(rows, zip(positions, velocities, strict=True), strict=True))
-
-        def reset_row(row: int) -> None:
-            model, data = self.models[row], self.data[row]
-            mujoco.mj_resetData(model, data)
-            data.qpos[:], data.qvel[:] = starts[row]
-            mujoco.mj_forward(model, data)
-
-        self._threads.run(reset_row, rows)
-
-    def read(self, rows: Sequence[int] | None = None) -> Rows:
-        """Returns copies of the fields of some rows; None for all."""
-        fields: dict[str, Any] = {"model": self.models[0]}
+    def _new_fields(self, before: Rows, rows: Sequence[int] | None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the indices of `rows`, and arrays for the fields of all rows, with `before`'s in the other rows."""
         if rows is None:
-            fields |= self._constants
-            for name, views in self._views.items():
-                fields[name] = np.concatenate(views).reshape(self._shapes[name])
-            return Rows(fields)
-        index = list(rows)
-        fields |= {name: values[index] for name, values in self._constants.items()}
-        for name, views in self._views.items():
-            fields[name] = np.stack([views[row] for row in index])
-        return Rows(fields)
+            return self._all, {name: np.empty_like(getattr(before, name)) for name in self._views}
+        return np.array(rows, np.intp), {name: getattr(before, name).copy() for name in self._views}
+
+    def read(self) -> Rows:
+        """Returns copies of the fields of all rows."""
+        return self.rows_of({name: np.stack(views) for name, views in self._views.items()})
 
     def rows_of(self, fields: Mapping[str, np.ndarray]) -> Rows:
         """Returns `Rows` of all rows with these fields, and those of the models."""
@@ -171,15 +163,11 @@ class Physics:
 
     def set_state(self, state: np.ndarray) -> None:
         """Restores what `get_state` returned. Places of bodies are those of the restored positions."""
-        mujoco, spec, values = self._mujoco, self._state_spec, np.ascontiguousarray(state)
-
-        def set_row(row: int) -> None:
-            model, data = self.models[row], self.data[row]
-            mujoco.mj_setState(model, data, values[row], spec)
+        mujoco, spec = self._mujoco, self._state_spec
+        for model, data, values in zip(self.models, self.data, np.ascontiguousarray(state), strict=True):
+            mujoco.mj_setState(model, data, values, spec)
             mujoco.mj_forward(model, data)  # for frames; it changes the first guess of the solver
-            mujoco.mj_setState(model, data, values[row], spec)
-
-        self._threads.run(set_row, self._all)
+            mujoco.mj_setState(model, data, values, spec)
 
     def close(self) -> None:
         """Ends the threads. Further calls have no effect."""

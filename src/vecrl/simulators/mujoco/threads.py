@@ -1,97 +1,121 @@
-"""Calls of MuJoCo for many rows on a few threads, without Python's lock while MuJoCo computes.
+"""`RowThreads`: steps and resets of rows of MuJoCo on a few threads.
 
-This module must not know tasks or what is called.
+The loops are in `compiled_loops`; this module has their memory and starts their threads. It must not know tasks or
+rewards.
 """
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
+from collections.abc import Sequence
 from threading import Thread
+from typing import Any
 
-RowFunction = Callable[[int], object]
+import numpy as np
 
+from .compiled_loops import CLOSED, SHARED_SIZE, Job, compiled_loops
 
-class _Job:
-    """The rows of one call, which its threads take one after another.
-
-    Attributes:
-        function: called with each row.
-        rows: the rows that no thread has taken.
-        errors: exceptions that `function` raised.
-    """
-
-    __slots__ = ("errors", "function", "rows")
-
-    def __init__(self, function: RowFunction, rows: Iterator[int]):
-        self.function, self.rows = function, rows
-        self.errors: list[BaseException] = []
-
-    def run(self) -> None:
-        """Calls the function until no row is left. Several threads may run the same job."""
-        function = self.function
-        try:
-            for row in self.rows:
-                function(row)
-        except BaseException as error:
-            self.errors.append(error)
+_PARTS = 8  # of the work of a thread, so that all threads end at about the same time
+_PATIENCE = {"sleep": 0, "auto": 500, "spin": 10**5}  # questions for work; each takes about 0.2 microseconds
 
 
 class RowThreads:
-    """Threads that call a function with each of some rows; the thread of the caller is one of them.
+    """Threads for n rows; the thread of the caller is one of them. Rows are computed in the same way by any of them.
+
+    An error inside MuJoCo, such as a lack of memory, ends the process with MuJoCo's message.
 
     Args:
-        count: the number of threads, at least 1. With 1, no thread is started.
+        models, data: the `mujoco.MjModel` and `mujoco.MjData` of each row.
+        fields: for each field to read, the array of every row, a view of its `data`.
+        frame_skip: steps of MuJoCo per step.
+        forces: whether to compute the forces between bodies after a step.
+        count: the number of threads, at least 1.
+        wait: what helping threads do between jobs, see `MujocoSimulator`.
 
-    >>> threads = RowThreads(2)
-    >>> squares = [0] * 5
-    >>> threads.run(lambda row: squares.__setitem__(row, row**2), range(5))
-    >>> squares
-    [0, 1, 4, 9, 16]
-    >>> threads.close()
+    Raises:
+        ValueError: `wait` is unknown.
     """
 
-    def __init__(self, count: int):
-        self.count = count
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._done: SimpleQueue[_Job] = SimpleQueue()
-        self._threads = [Thread(target=_serve, args=(self._jobs, self._done), daemon=True) for _ in range(count - 1)]
+    def __init__(
+        self,
+        models: Sequence[Any],
+        data: Sequence[Any],
+        fields: Sequence[Sequence[np.ndarray]],
+        frame_skip: int,
+        forces: bool,
+        count: int,
+        wait: str = "auto",
+    ):
+        if wait not in _PATIENCE:
+            raise ValueError(f"Expected wait to be one of {', '.join(map(repr, _PATIENCE))}, got {wait!r}.")
+        inputs = [[getattr(row, name) for row in data] for name in ("ctrl", "qpos", "qvel")]
+        self._keep = models, data, fields, inputs  # the addresses below are theirs
+        self._count = count
+        self._job = Job(
+            numbers=_array([0, 0, 1]),
+            rows=_array(range(len(data))),
+            sources=_array([0, 0]),
+            outputs=_array([0] * len(fields)),
+            models=_array([model._address for model in models]),
+            data=_array([row._address for row in data]),
+            inputs=_addresses(inputs, len(data)),
+            input_sizes=_array([rows[0].nbytes for rows in inputs]),
+            fields=_addresses(fields, len(data)),
+            field_sizes=_array([rows[0].nbytes for rows in fields]),
+            settings=_array([frame_skip, forces]),
+        )
+        self._shared = np.zeros(SHARED_SIZE // 8, np.int64)
+        self._run, helping = compiled_loops()
+        reader, self._writer = os.pipe()
+        patience = _PATIENCE[wait] if count <= len(os.sched_getaffinity(0)) else 0
+        arguments = helping, self._shared, reader, patience, self._job, self._keep
+        self._threads = [Thread(target=_help, args=arguments, daemon=True) for _ in range(count - 1)]
+        self._run(self._shared.ctypes.data, self._writer, 0, self._job)  # compiles it
         for thread in self._threads:
             thread.start()
-        self._finalizer = weakref.finalize(self, _stop, self._jobs, count - 1)
+        self._finalizer = weakref.finalize(self, _stop, self._threads, self._shared, (reader, self._writer))
 
-    def run(self, function: RowFunction, rows: Iterable[int]) -> None:
-        """Calls `function(row)` for every row, and returns when all calls have ended.
+    def step(self, rows: np.ndarray, controls: np.ndarray, out: Sequence[np.ndarray]) -> None:
+        """Steps m `rows` with controls `[m, nu]` float64 and writes their fields into `out`, arrays `[n, ...]`."""
+        self._work(False, rows, [controls], out)
 
-        Raises:
-            BaseException: the first one that a call raised. The rows after it may not have been called.
-        """
-        rows = list(rows)
-        job = _Job(function, iter(rows))
-        helpers = min(len(self._threads), len(rows) - 1)
-        for _ in range(helpers):
-            self._jobs.put(job)
-        job.run()
-        while helpers > 0:
-            helpers -= self._done.get() is job  # others are of calls that an interrupt has ended
-        if job.errors:
-            raise job.errors[0]
+    def reset(self, rows: np.ndarray, positions: np.ndarray, velocities: np.ndarray, out: Sequence[np.ndarray]) -> None:
+        """Resets m `rows` to positions `[m, nq]` and velocities `[m, nv]`, and writes their fields into `out`."""
+        self._work(True, rows, [positions, velocities], out)
+
+    def _work(self, resets: bool, rows: np.ndarray, sources: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> None:
+        job, count = self._job, len(rows)
+        values = [np.ascontiguousarray(source, np.float64) for source in sources]
+        size = -(-count // (_PARTS * self._count)) if self._threads else count
+        job.numbers[:] = resets, count, size
+        job.rows[:count] = rows
+        job.sources[: len(values)] = [array.ctypes.data for array in values]
+        job.outputs[:] = [array.ctypes.data for array in out]
+        parts = -(-count // size) if count else 0
+        self._run(self._shared.ctypes.data, self._writer, parts, job)
 
     def close(self) -> None:
         """Ends the threads. Further calls have no effect."""
         self._finalizer()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
 
 
-def _serve(jobs: SimpleQueue[_Job | None], done: SimpleQueue[_Job]) -> None:
-    while (job := jobs.get()) is not None:
-        job.run()
-        done.put(job)
+def _array(values: Any) -> np.ndarray:
+    return np.array(values, np.intp)
 
 
-def _stop(jobs: SimpleQueue[_Job | None], count: int) -> None:
-    for _ in range(count):
-        jobs.put(None)
+def _addresses(arrays: Sequence[Sequence[np.ndarray]], num_rows: int) -> np.ndarray:
+    return _array([[array.ctypes.data for array in rows] for rows in arrays]).reshape(len(arrays), num_rows)
+
+
+def _help(helping: Any, shared: np.ndarray, reader: int, patience: int, job: Job, _: object) -> None:
+    helping(shared.ctypes.data, reader, patience, job)
+
+
+def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) -> None:
+    shared[CLOSED // 8] = 1
+    os.write(pipe[1], bytes(len(threads)))
+    for thread in threads:
+        thread.join()
+    for descriptor in pipe:
+        os.close(descriptor)
