@@ -47,6 +47,7 @@ def test_fork_gives_a_warning_and_means_forkserver() -> None:
         ({"backend": "ships"}, "Expected backend to be 'serial'"),
         ({"start_method": "thread"}, "Expected start_method to be 'forkserver' or 'spawn', got 'thread'"),
         ({"step_timeout": "a"}, "Expected step_timeout to be a number of seconds above 0, or None, got 'a'"),
+        ({"wait": "never"}, "Expected wait to be 'sleep', 'auto' or 'spin', got 'never'"),
         ({"pin_workers": "yes"}, "Expected pin_workers to be True or False, got 'yes'"),
         ({"preload": "numpy"}, r"Expected preload to be a list of names of modules, got 'numpy'. Give \['numpy'\]"),
         ({"preload": [1]}, r"Expected preload to be a list of names of modules, got \[1\]"),

@@ -2,19 +2,26 @@
 
 import os
 import random
+import signal
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
 import psutil
 import pytest
+from tests.fixtures.equality import assert_same
 from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.gym_envs import counting
 from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.pickling import modules_in
+from vecrl.engine.backends.waiting import Wait, patience_of
 from vecrl.engine.pool import Pool
+from vecrl.errors import WorkerCrash
+from vecrl.vector import VectorEnv
 
 STARTS = ["forkserver", "spawn"]
 
@@ -23,7 +30,7 @@ class ProcessInfoEnv(FaultyEnv):
     """Answers questions about its process."""
 
     def ask(self, question: str) -> Any:
-        return eval(question, {"os": os, "sys": sys, "np": np, "random": random})
+        return eval(question, {"os": os, "sys": sys, "np": np, "random": random, "time": time})
 
     def torch_threads(self) -> int:
         import torch
@@ -71,6 +78,40 @@ def test_pinned_workers_share_out_the_cores_that_this_process_may_use(threads: i
     assert _query(pool, "os.sched_getaffinity(0)") == own
     assert sorted(os.sched_getaffinity(0)) == cores
     pool.close()
+
+
+@pytest.mark.parametrize("wait", get_args(Wait))
+def test_ways_to_wait_give_the_same_results_and_report_a_crash_at_once(wait: Wait) -> None:
+    trajectories = []
+    for options in ({"backend": "serial"}, {"backend": "processes", "num_workers": 2}):
+        env = VectorEnv(counting(4), **options, wait=wait)
+        trajectories.append([env.reset(seed=1), *(env.step(np.ones(4, int)) for _ in range(30))])
+        env.close()
+    assert_same(*trajectories)
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", 2, wait=wait)
+    first, _ = _query(pool, "os.getpid()")
+    os.kill(first, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(WorkerCrash):
+        _query(pool, "os.getpid()")
+    assert time.monotonic() - start < 1.0
+    pool.close()
+
+
+def test_waiting_workers_and_their_caller_go_to_sleep() -> None:
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", 2, wait="spin")
+    before, own = _query(pool, "time.process_time()"), time.process_time()
+    time.sleep(0.5)
+    _query(pool, "time.sleep(0.5)")
+    after = _query(pool, "time.process_time()")
+    assert all(late - early < 0.2 for early, late in zip(before, after, strict=True))
+    assert time.process_time() - own < 0.2
+    pool.close()
+
+
+@pytest.mark.parametrize("num_workers", [1, 10**6])
+def test_processes_ask_only_if_there_is_a_core_for_each_worker(num_workers: int) -> None:
+    assert [patience_of(wait, num_workers) > 0 for wait in get_args(Wait)] == [False, *[num_workers == 1] * 2]
 
 
 @pytest.mark.parametrize("start_method", STARTS)

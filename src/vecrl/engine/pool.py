@@ -18,6 +18,7 @@ from ..errors import PendingError, failures_to_error
 from ..validation import check_length
 from .backends.ray_cluster.options import RayOptions
 from .backends.registry import BackendName
+from .backends.waiting import Wait
 from .backends.worker_options import StartMethod
 from .env_access import EnvAccess
 from .env_index import Ids
@@ -49,8 +50,8 @@ class Pool(EnvAccess):
             their episodes as truncated, with `failed` and `error` in the info, and restarts them. "mask" ends their
             episodes in the same way and excludes them from then on: their rows do not change, see `alive`.
         restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method, threads_per_worker, preload, pin_workers, ray_options, python: how workers are started, see
-            `WorkerOptions`.
+        start_method, threads_per_worker, preload, pin_workers, ray_options, python, wait: how workers are started and
+            waited for, see `WorkerOptions`.
         same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
             layouts must be.
         resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
@@ -89,6 +90,7 @@ class Pool(EnvAccess):
         ray_options: RayOptions | None = None,
         env_id_offset: int = 0,
         python: str | None = None,
+        wait: Wait = "auto",
     ):
         options = PoolOptions(
             backend=backend,
@@ -107,6 +109,7 @@ class Pool(EnvAccess):
             ray_options=ray_options,
             env_id_offset=env_id_offset,
             python=python,
+            wait=wait,
         )
         super().__init__(makers, options)
 

@@ -98,7 +98,7 @@ class AsyncVectorEnv(VectorEnv):
             environments mostly wait (for a network or another program), use `len(env_fns)`.
         backend: "processes" or another backend of `VectorEnv`.
         vector_options: `empty_info`, `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`,
-            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`: see `VectorEnv`.
     """
 
     def __init__(

@@ -78,8 +78,8 @@ class RolloutWorkers:
             environment. A step then takes as many policy calls as there are environments.
         on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
             that crashes always raises `WorkerCrash`, and `reset` replaces it.
-        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `step_timeout`
-            (for a whole rollout), see `vecrl.engine.Pool`.
+        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
+            `step_timeout` (for a whole rollout), see `vecrl.engine.Pool`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName
+from ..engine.backends.waiting import Wait
 from ..engine.backends.worker_options import StartMethod
 from ..engine.env_index import Ids
 from ..engine.infos import Info, InfoDict
@@ -74,7 +75,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         preload: further modules to import once before worker processes are forked.
         pin_workers: whether to pin each worker process to separate cores.
         ray_options: with "ray", the cluster, and the resources of each worker's actor.
-        python: with "processes", another Python interpreter in which the workers run. For the last six arguments, see
+        python: with "processes", another Python interpreter in which the workers run.
+        wait: with "processes", whether the caller and the workers "sleep" while they wait for each other, ask for up
+            to 20 ms before ("spin"), or for 100 µs ("auto"). For the last seven arguments, see
             `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:
@@ -103,6 +106,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         pin_workers: bool = False,
         ray_options: RayOptions | None = None,
         python: str | None = None,
+        wait: Wait = "auto",
     ):
         self.closed = True  # until the pool exists
         if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
@@ -132,6 +136,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             same_spaces=must_be_equal,
             ray_options=ray_options,
             python=python,
+            wait=wait,
         )
         self._init_over_pool(pool, autoreset, observation_mode)
 

@@ -1,7 +1,7 @@
 """Runs each worker in a process, with one pipe for commands, one for replies, and the rows in shared memory.
 
 The caller polls the replies and the exit statuses of all workers together, so it detects a crash as fast as a reply.
-There is no busy waiting, and all workers end with the caller. This module must not know what the operations do.
+All workers end with the caller. This module must not know what the operations do.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from . import forkserver
 from .base import Reply
 from .forkserver_client import ForkserverClient
 from .process_worker import ProcessContext
+from .waiting import patience_of
 from .worker_connection import WorkerConnection
 from .worker_options import WorkerOptions
 from .worker_programs import program_for
@@ -56,7 +57,8 @@ class ProcessBackend:
         self._connections: list[WorkerConnection] = []
         self._by_fd: dict[int, WorkerConnection] = {}
         self._owner = os.getpid()
-        context = ProcessContext.of_this_process(forkserver.thread_environment(threads))
+        self._patience = patience_of(options.wait, self.num_workers)
+        context = ProcessContext.of_this_process(forkserver.thread_environment(threads), self._patience)
         self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
         self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
         self._request = {**self._program.request, "path": context.path}
@@ -80,9 +82,8 @@ class ProcessBackend:
 
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
-        connection = WorkerConnection(
-            index, ids, *ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
-        )
+        descriptors = ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
+        connection = WorkerConnection(index, ids, *descriptors, self._patience)
         self._watch_connection(connection)
         return connection
 

@@ -16,6 +16,7 @@ from ..worker import Op, WorkerReply
 from . import forkserver
 from .base import Reply
 from .protocol import REPLY, ReplyCodec, unreadable_reply
+from .waiting import ask
 
 _CHUNK = (1 << 16,)  # bytes to read at once: the capacity of a pipe
 _ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is atomic
@@ -35,7 +36,9 @@ class WorkerConnection:
         steps: the number of step commands sent.
     """
 
-    def __init__(self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int):
+    def __init__(
+        self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int, patience: float = 0.0
+    ):
         self.index = index
         self.ids = ids
         self.commands_fd = commands
@@ -44,6 +47,7 @@ class WorkerConnection:
         self.pid = 0
         self.exited = ""
         self.steps = 0
+        self._patience = patience
         self._op = 0
         self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # bytes to send, and the size of each write so far
         self._source = (replies,)
@@ -117,7 +121,8 @@ class WorkerConnection:
 
     def poll_once(self, milliseconds: float, replies: list[Reply]) -> bool:
         """Reads replies that arrive within `milliseconds`. Returns whether there was one."""
-        for fd, _ in self._poll.poll(milliseconds):
+        ready = ask(self._poll, self._patience) if self._patience else ()
+        for fd, _ in ready or self._poll.poll(milliseconds):
             if fd == self.replies_fd:
                 self.read(replies)
         return bool(replies)

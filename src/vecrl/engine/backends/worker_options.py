@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from ...validation import check_flag, check_names, parse_count
+from ...validation import check_choice, check_flag, check_names, parse_count
 from .interpreters import find_python
 from .ray_cluster.options import RayOptions
+from .waiting import Wait
 
 StartMethod = Literal["forkserver", "spawn"]
 
@@ -33,6 +34,10 @@ class WorkerOptions:
             virtual environment, or the name of a program. Environments must then be described
             (`vecrl.simulators.foreign.foreign_env`), and `preload` is imported there. None: this interpreter, or the
             one that is named with the environments.
+        wait: how the caller and the worker processes wait for each other. "sleep" costs no time of a core, but to wake
+            a process takes some 50 microseconds. "spin" asks for up to 20 milliseconds before it sleeps, and "auto"
+            for 100 microseconds; in both cases, other programs that wait for the core run first. With more workers
+            than cores, all sleep at once.
 
     Raises:
         ValueError: an option has no valid value.
@@ -44,12 +49,14 @@ class WorkerOptions:
     pin_workers: bool = False
     ray_options: RayOptions | None = None
     python: str | None = None
+    wait: Wait = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start_method", parse_start_method(self.start_method))  # the dataclass is frozen
         parse_count("threads_per_worker", self.threads_per_worker)
         check_names("preload", self.preload, "modules")
         check_flag("pin_workers", self.pin_workers)
+        check_choice("wait", self.wait, get_args(Wait))
         if self.python is not None:
             object.__setattr__(self, "python", find_python(self.python))
 
