@@ -81,7 +81,7 @@ def _parallel_env(n: int, steps: int) -> Workload:
         title=f"ParallelEnv of {n} GymEnvs on CartPole-v1, each under three transforms, over 2 workers, a rollout of "
         f"{steps} steps past ends under an MLP 4-64-2",
         implementations=[
-            C(OURS, "main", entry, {"library": "vecrl", **options, "num_workers": 2}),
+            C(OURS, "main", entry, {"library": "vecrl", **options, "envs_per_worker": n // 2}),
             *(C(peer, "torchrl", entry, {"library": "torchrl", **options, **how}) for peer, how in peers.items()),
         ],
         parameters={"steps": steps},

@@ -37,10 +37,24 @@ def _cartpole(library: str, transforms: int = 0) -> Any:
     return envs.TransformedEnv(env, t.Compose(*chosen))
 
 
-def rollout_cartpole(library: str, steps: int, transforms: int = 0, batch: str = "", **arguments: Any) -> RunFactory:
-    """Rollouts over several episodes, of one environment or of a batch: the name of a class and its arguments."""
-    make, policy = partial(_cartpole, library, transforms), _policy()
-    env = make() if not batch else _batch(library, batch, make, **arguments)
+def rollout_cartpole(
+    library: str,
+    steps: int,
+    transforms: int = 0,
+    batch: str = "",
+    num_envs: int = 1,
+    processes: int | None = None,
+    envs_per_worker: int | None = None,
+) -> RunFactory:
+    """Rollouts over several episodes, of one environment or of a `batch`: the name of a class.
+
+    TorchRL has one process per environment, or with `processes` one per `SerialEnv`; vecrl takes `envs_per_worker`.
+    """
+    make, policy, envs = partial(_cartpole, library, transforms), _policy(), import_module(f"{library}.envs")
+    if processes is not None:
+        make, num_envs = partial(envs.SerialEnv, num_envs // processes, make), processes
+    workers = {} if envs_per_worker is None else {"envs_per_worker": envs_per_worker}
+    env = getattr(envs, batch)(num_envs, make, **workers) if batch else make()
 
     def run(units: int) -> None:
         with torch.no_grad():
@@ -49,13 +63,6 @@ def rollout_cartpole(library: str, steps: int, transforms: int = 0, batch: str =
 
     yield run
     env.close()
-
-
-def _batch(library: str, batch: str, make: Callable[[], Any], num_envs: int, **arguments: Any) -> Any:
-    envs = import_module(f"{library}.envs")
-    if processes := arguments.pop("processes", None):  # TorchRL has one process per environment
-        make, num_envs = partial(envs.SerialEnv, num_envs // processes, make), processes
-    return getattr(envs, batch)(num_envs, make, **arguments)
 
 
 def bare_loop(steps: int) -> RunFactory:

@@ -29,8 +29,15 @@ TINY = [
     ("by_hand_policy:gymnasium_sync", {"num_envs": 2, "steps": 5}),
     ("on_vecrl_acting:vector_env", {"num_envs": 2, "steps": 5}),
     ("on_vecrl_acting:rollout_workers", {"num_envs": 3, "steps": 5}),
-    ("on_tensordict_policy:rollout_cartpole", {"library": "vecrl", "steps": 5, "transformed": False}),
-    ("on_tensordict_policy:rollout_cartpole", {"library": "vecrl", "steps": 5, "transformed": True, "num_envs": 2}),
+    ("on_tensordict_policy:rollout_cartpole", {"library": "vecrl", "steps": 5}),
+    *(
+        (
+            "on_tensordict_policy:rollout_cartpole",
+            {"library": "vecrl", "steps": 5, "transforms": 5, "batch": batch, "num_envs": 2},
+        )
+        for batch in ("SerialEnv", "ParallelEnv")
+    ),
+    ("on_tensordict_policy:bare_loop", {"steps": 5}),
     ("on_tensordict_policy:policy_alone", {"steps": 5}),
     ("on_tensordict_policy:calls", {"library": "vecrl", "what": "rollout"}),
     ("on_tensordict_policy:calls", {"library": "vecrl", "what": "serial"}),

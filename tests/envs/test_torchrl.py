@@ -1,42 +1,23 @@
 """Results of TorchRL and vecrl, and losses over rollouts, if TorchRL is installed (`make test-neighbours`)."""
 
-from functools import partial
-
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import TensorDictModule
+from tests.fixtures.cartpole_actor import make_actor, make_cartpole
 from torch import nn
 
 from vecrl import specs
-from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
-from vecrl.envs.transforms import ClipTransform, Compose, RewardSum, StepCounter, TransformedEnv
+from vecrl.envs.transforms import ClipTransform
 
 pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
-
-
-def make(kind: str) -> EnvBase:
-    item = partial(GymEnv, "CartPole-v1", categorical_action_encoding=True)
-    base = {"single": item, "serial": lambda: SerialEnv(2, item), "parallel": lambda: ParallelEnv(2, item)}[kind]()
-    return TransformedEnv(base, Compose(StepCounter(), RewardSum()))
-
-
-def actor() -> ProbabilisticTensorDictSequential:
-    logits = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["logits"])
-    samples = ProbabilisticTensorDictModule(
-        in_keys=["logits"],
-        out_keys=["action"],
-        distribution_class=torch.distributions.Categorical,
-        return_log_prob=True,
-    )
-    return ProbabilisticTensorDictSequential(logits, samples)
 
 
 def test_losses_train_on_vecrl_rollouts() -> None:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
-    env, policy = make("serial"), actor()
+    env, policy = make_cartpole("serial"), make_actor()
     critic = TensorDictModule(nn.Linear(4, 1), in_keys=["observation"], out_keys=["state_value"])
     data = env.rollout(40, policy, break_when_any_done=False)
     GAE(gamma=0.99, lmbda=0.95, value_network=critic)(data)

@@ -1,11 +1,11 @@
 """TorchRL's collectors and evaluators on vecrl's environments."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import TensorDictModule
+from tests.fixtures.cartpole_actor import make_actor, make_cartpole
 from torch import nn
 
 from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, RandomPolicy, SerialEnv
@@ -24,23 +24,6 @@ def normed_pendulum() -> EnvBase:
     return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(7), VecNorm(decay=1.0)))
 
 
-def make(kind: str) -> EnvBase:
-    item = partial(GymEnv, "CartPole-v1", categorical_action_encoding=True)
-    base = {"single": item, "serial": lambda: SerialEnv(2, item), "parallel": lambda: ParallelEnv(2, item)}[kind]()
-    return TransformedEnv(base, Compose(StepCounter(), RewardSum()))
-
-
-def actor() -> ProbabilisticTensorDictSequential:
-    logits = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["logits"])
-    samples = ProbabilisticTensorDictModule(
-        in_keys=["logits"],
-        out_keys=["action"],
-        distribution_class=torch.distributions.Categorical,
-        return_log_prob=True,
-    )
-    return ProbabilisticTensorDictSequential(logits, samples)
-
-
 def steer() -> TensorDictModule:
     return TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
 
@@ -57,8 +40,8 @@ def collect(collector: Any) -> list[Any]:
 def test_collectors_run_on_vecrl_environments(kind: str, random: bool) -> None:
     from torchrl.collectors import Collector
 
-    env = make(kind)
-    policy = RandomPolicy(env.full_action_spec) if random else actor()
+    env = make_cartpole(kind)
+    policy = RandomPolicy(env.full_action_spec) if random else make_actor()
     batches = collect(Collector(lambda: env, policy, frames_per_batch=60, total_frames=120))
     assert [data.numel() for data in batches] == [60, 60]
     data = batches[1]

@@ -24,7 +24,7 @@ from .spec_conversion import restore_specs, to_torchrl
 
 __all__ = ["TorchRLTransform", "is_torchrl_transform"]
 
-_REFUSED = ("ActionMask", "AutoResetTransform", "BatchSizeTransform", "RayTransform", "VecGymEnvTransform")
+_UNSUPPORTED = ("ActionMask", "AutoResetTransform", "BatchSizeTransform", "RayTransform", "VecGymEnvTransform")
 """Transforms that rely on TorchRL's `TransformedEnv` beyond the methods that transforms have."""
 
 
@@ -59,7 +59,7 @@ class TorchRLTransform(Transform):
 
     # -- the environment of TorchRL's transform
 
-    def _is_placed(self) -> bool:
+    def _is_in_env(self) -> bool:
         """Returns whether the transform is in an environment, and all containers are complete."""
         part: Any = self
         while isinstance(container := part.container, Compose):
@@ -72,7 +72,7 @@ class TorchRLTransform(Transform):
     def _torchrl_env(self) -> Any:
         """The environment of TorchRL's class that contains the transform; None outside an environment."""
         self.transform.reset_parent()
-        if not self._is_placed():
+        if not self._is_in_env():
             return None
         is_training, parent = self.transform.training, self._require_parent()
         for part in self.transform.modules():
@@ -82,7 +82,7 @@ class TorchRLTransform(Transform):
         return env
 
     @property
-    def _placed(self) -> Any:
+    def _transform_in_env(self) -> Any:
         """The transform of TorchRL, with its environment."""
         _ = self._torchrl_env
         return self.transform
@@ -90,7 +90,7 @@ class TorchRLTransform(Transform):
     def empty_cache(self) -> None:
         super().empty_cache()
         self.transform.empty_cache()
-        if not self._is_clone and self._is_placed():  # its owner may call its methods, which need the environment
+        if not self._is_clone and self._is_in_env():  # its owner may call its methods, which need the environment
             _ = self._torchrl_env
 
     def reset_parent(self) -> None:
@@ -111,11 +111,11 @@ class TorchRLTransform(Transform):
         except AttributeError:
             if name.startswith("_") or "transform" not in self._modules:
                 raise
-        return getattr(self._placed, name)
+        return getattr(self._transform_in_env, name)
 
     def __getitem__(self, index: Any) -> Any:
         """Returns a part of TorchRL's `Compose`."""
-        return self._placed[index]
+        return self._transform_in_env[index]
 
     def __len__(self) -> int:
         return len(self.transform)
@@ -127,18 +127,18 @@ class TorchRLTransform(Transform):
         return True
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed._call(next_tensordict)
+        return self._transform_in_env._call(next_tensordict)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         policy_next_td = tensordict.get("next", None)
         if policy_next_td is not None:  # TorchRL's transforms find there what a policy has set, such as its memory
             known = set(next_tensordict.keys(include_nested=True, leaves_only=True))
             next_tensordict.update(policy_next_td.exclude(*known))
-        return self._placed._step(tensordict, next_tensordict)
+        return self._transform_in_env._step(tensordict, next_tensordict)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         request = self._reset_request(tensordict)
-        result = self._placed._reset_env_preprocess(request)
+        result = self._transform_in_env._reset_env_preprocess(request)
         if result is None or tensordict is None:
             return result
         return tensordict.copy().update(result)
@@ -148,7 +148,7 @@ class TorchRLTransform(Transform):
         if masks and self._last_reset_td is not None:  # other rows have the entries of their last reset, as in TorchRL
             tensordict_reset = masks.select(tensordict_reset, self._last_reset_td)
         self._last_reset_td = tensordict_reset.copy()
-        return self._placed._reset(self._reset_request(tensordict), tensordict_reset)
+        return self._transform_in_env._reset(self._reset_request(tensordict), tensordict_reset)
 
     def _reset_request(self, tensordict: Any) -> Any:
         """Returns the entries that TorchRL passes to resets: masks and states."""
@@ -158,10 +158,10 @@ class TorchRLTransform(Transform):
         return tensordict.select(*env.reset_keys, *env.state_keys, strict=False)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed.inv(tensordict)
+        return self._transform_in_env.inv(tensordict)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed(tensordict)
+        return self._transform_in_env(tensordict)
 
     # -- specs
 
@@ -194,7 +194,7 @@ class TorchRLTransform(Transform):
         return self._transform_spec("transform_state_spec", state_spec)
 
     def _transform_spec(self, method: str, spec: Composite) -> Composite:
-        return restore_specs(getattr(self._placed, method)(to_torchrl(spec)), spec)
+        return restore_specs(getattr(self._transform_in_env, method)(to_torchrl(spec)), spec)
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
         """Returns the device that TorchRL's transform gives the environment."""
@@ -202,7 +202,7 @@ class TorchRLTransform(Transform):
 
     def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the TensorDict of zeros that TorchRL's transform makes of another one."""
-        return self._placed.transform_fake_tensordict(fake_tensordict)
+        return self._transform_in_env.transform_fake_tensordict(fake_tensordict)
 
     # -- the rest
 
@@ -211,20 +211,20 @@ class TorchRLTransform(Transform):
         self.transform._check_batched_worker_compat()
 
     def _default_in_keys(self) -> list[Key]:
-        return list(self._placed.in_keys)
+        return list(self._transform_in_env.in_keys)
 
     def _default_out_keys(self) -> list[Key]:
-        return list(self._placed.out_keys)
+        return list(self._transform_in_env.out_keys)
 
     def _default_in_keys_inv(self) -> list[Key]:
-        return list(self._placed.in_keys_inv)
+        return list(self._transform_in_env.in_keys_inv)
 
     def _default_out_keys_inv(self) -> list[Key]:
-        return list(self._placed.out_keys_inv)
+        return list(self._transform_in_env.out_keys_inv)
 
     def init(self, tensordict: TensorDictBase) -> None:
         """Initializes the transform from the first data."""
-        self._placed.init(tensordict)
+        self._transform_in_env.init(tensordict)
 
     def close(self) -> None:
         """Releases the resources of the transform."""
@@ -232,7 +232,7 @@ class TorchRLTransform(Transform):
 
     def dump(self, **kwargs: Any) -> None:
         """Writes collected data to its destination."""
-        self._placed.dump(**kwargs)
+        self._transform_in_env.dump(**kwargs)
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
         """Sets whether entries may be missing."""
@@ -272,14 +272,14 @@ def check_adaptable(transform: nn.Module) -> None:
     These are transforms that change how environments draw actions, step or reset, beyond `Transform`'s own methods.
     """
     parts = [part for part in transform.modules() if is_torchrl_transform(part)]
-    refused = [part for part in parts if _is_refused(type(part))]
-    if refused:
-        raise torchrl_transform_error(refused)
+    unsupported = [part for part in parts if _is_unsupported(type(part))]
+    if unsupported:
+        raise torchrl_transform_error(unsupported)
 
 
-def _is_refused(cls: type) -> bool:
+def _is_unsupported(cls: type) -> bool:
     names = {base.__name__ for base in cls.__mro__}
     if "Compose" in names:  # its parts are checked
         return False
     hook = "_post_step_mdp_hooks"  # vecrl has no such hook
-    return bool(names & {*_REFUSED}) or getattr(cls, hook) is not getattr(torchrl_transforms.Transform, hook)
+    return bool(names & {*_UNSUPPORTED}) or getattr(cls, hook) is not getattr(torchrl_transforms.Transform, hook)

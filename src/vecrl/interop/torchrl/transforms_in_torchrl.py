@@ -53,7 +53,7 @@ class TransformInTorchRL(torchrl_transforms.Transform):
     # -- the environment of vecrl's transform
 
     @property
-    def _placed(self) -> Transform:
+    def _transform_in_env(self) -> Transform:
         """The transform of vecrl, in an environment of vecrl if this object is in one of TorchRL."""
         if self._vecrl_env is None and self.parent is not None:
             _check_adaptable(self.transform)
@@ -90,28 +90,28 @@ class TransformInTorchRL(torchrl_transforms.Transform):
         except AttributeError:
             if name.startswith("_") or "transform" not in self._modules:
                 raise
-        return getattr(self._placed, name)
+        return getattr(self._transform_in_env, name)
 
     # -- values
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes stored data."""
-        return self._placed(tensordict)
+        return self._transform_in_env(tensordict)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed.inv(tensordict)
+        return self._transform_in_env.inv(tensordict)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed._call(next_tensordict)
+        return self._transform_in_env._call(next_tensordict)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed._step(tensordict, next_tensordict)
+        return self._transform_in_env._step(tensordict, next_tensordict)
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        return self._placed._reset(tensordict, tensordict_reset)
+        return self._transform_in_env._reset(tensordict, tensordict_reset)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._placed._reset_env_preprocess(tensordict)
+        return self._transform_in_env._reset_env_preprocess(tensordict)
 
     # -- specs
 
@@ -124,7 +124,7 @@ class TransformInTorchRL(torchrl_transforms.Transform):
         return self._transform_spec("transform_input_spec", input_spec)
 
     def _transform_spec(self, method: str, spec: Any) -> Any:
-        return to_torchrl(getattr(self._placed, method)(from_torchrl(spec)))
+        return to_torchrl(getattr(self._transform_in_env, method)(from_torchrl(spec)))
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Returns the batch size that the user sees."""
@@ -136,13 +136,13 @@ class TransformInTorchRL(torchrl_transforms.Transform):
 
     def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the TensorDict of zeros that the user sees."""
-        return self._placed.transform_fake_tensordict(fake_tensordict)
+        return self._transform_in_env.transform_fake_tensordict(fake_tensordict)
 
     # -- the rest
 
     def init(self, tensordict: TensorDictBase) -> None:
         """Initializes the transform from the first data."""
-        self._placed.init(tensordict)
+        self._transform_in_env.init(tensordict)
 
     def close(self) -> None:
         """Releases the resources of the transform."""
@@ -150,7 +150,7 @@ class TransformInTorchRL(torchrl_transforms.Transform):
 
     def dump(self, **kwargs: Any) -> None:
         """Writes collected data to its destination."""
-        self._placed.dump(**kwargs)
+        self._transform_in_env.dump(**kwargs)
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
         """Sets whether entries may be missing."""
