@@ -249,7 +249,7 @@ SIMULATOR_LIBRARIES = {
     "jax_simulator": {"jax", "torch"},
     "jumanji": {"jumanji"},
     "playground": {"jax"},
-    "mujoco": {"torch"},
+    "mujoco": {"torch", "numba", "llvmlite"},
     "native": {"torch"},
     "mujoco_warp": {"mujoco", "mujoco_warp", "torch", "warp"},
     "openml": {"torch"},

@@ -107,6 +107,8 @@ class WorkerConnection:
             chunks.extend(map(os.read, self._source, _CHUNK))
         except BlockingIOError:
             return True
+        except OSError:  # a signal handler has closed the pool meanwhile
+            return False
         data = chunks[-1]
         if len(data) == REPLY.size and len(chunks) == 1 and not self._inbox:
             seq, size = REPLY.unpack(data)
