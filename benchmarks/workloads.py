@@ -16,6 +16,7 @@ from benchmarks.with_policy import with_policies
 def workloads() -> list[Workload]:
     """Returns the workloads in the order of the table."""
     return [
+        *with_policies(),
         _serial_cartpole(64),
         *(_burn(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
         *(_sb3_cartpole(n) for n in (8, 64)),
@@ -42,7 +43,6 @@ def workloads() -> list[Workload]:
         _pixels(8),
         _normed(64),
         _memory(16, 1000),
-        *with_policies(),
         _killed("raise"),
         _killed("restart"),
         _stuck(1.0),
@@ -351,12 +351,13 @@ def _pixels(n: int) -> Workload:
         title=f"{n} frames of 210×160×3 through ToTensorImage, GrayScale, Resize(84), CatFrames(4)",
         implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
+            C("vecrl, not antialiased", "main", entry, {"library": "vecrl", "antialias": False}),
             C("torch by hand", "main", "by_hand_torch:pixels"),
             C("torch by hand, not antialiased", "main", "by_hand_torch:pixels", {"antialias": False}),
             C("TorchRL", "torchrl-vision", entry, {"library": "torchrl"}),
         ],
         parameters={"num_envs": n},
-        targets=[Target(("TorchRL",), 2.0), Target(("torch by hand",), 1 / 1.3)],
+        targets=[Target(("TorchRL",), 2.5), Target(("torch by hand",), 1.0)],
         rows=n,
         quick=True,
     )
@@ -377,7 +378,7 @@ def _normed(n: int) -> Workload:
             C(peers[3], "tianshou", "on_tianshou:normed"),
         ],
         parameters={"num_envs": n},
-        targets=[Target(peers, 1.0), Target(("NumPy by hand",), 1 / 1.5)],
+        targets=[Target(peers, 1.3), Target(("NumPy by hand",), 1 / 1.5)],
         rows=n,
         quick=True,
     )
@@ -537,7 +538,7 @@ def _population(n: int) -> Workload:
             C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
         ],
         parameters={"members": n},
-        targets=[Target(("EvoTorch VecGymNE",), 4.0)],
+        targets=[Target(("EvoTorch VecGymNE",), 5.0)],
     )
 
 

@@ -145,7 +145,7 @@ def native_dialect_1(name: str, num_envs: int, steps: int) -> RunFactory:
     env.close()
 
 
-def pixels(library: str, num_envs: int) -> RunFactory:
+def pixels(library: str, num_envs: int, antialias: bool | None = None) -> RunFactory:
     """A step's frames 210×160×3 through `Compose(ToTensorImage, GrayScale, Resize(84), CatFrames(4))`."""
     if library == "torchrl":
         define_torchvision_operators()
@@ -153,9 +153,9 @@ def pixels(library: str, num_envs: int) -> RunFactory:
     frames = _frames(num_envs)
     env = _FixedEnv(library, {"pixels": frames[0]}, num_envs).make()
     keys = {"in_keys": ["pixels"]}
-    chain = t.Compose(
-        t.ToTensorImage(**keys), t.GrayScale(**keys), t.Resize(84, 84, **keys), t.CatFrames(4, dim=-3, **keys)
-    )
+    options = {} if antialias is None else {"antialias": antialias}
+    resize = t.Resize(84, 84, **keys, **options)
+    chain = t.Compose(t.ToTensorImage(**keys), t.GrayScale(**keys), resize, t.CatFrames(4, dim=-3, **keys))
     yield _apply_to_steps(library, env, chain, "pixels", frames)
 
 

@@ -70,7 +70,7 @@ def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, targ
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return of an episode")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
-    axes.legend(loc="best", frameon=False)
+    axes.legend(loc="best", framealpha=0.8, edgecolor="none")
     figure.savefig(path, format="png", dpi=120)
 
 
@@ -81,7 +81,7 @@ def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
     axes.axvline(float(np.mean(returns)), color="#d95f0e", label=f"mean {np.mean(returns):.4g}")
     axes.set_xlabel("return of an episode")
     axes.set_ylabel("episodes")
-    axes.legend(loc="best", frameon=False)
+    axes.legend(loc="best", framealpha=0.8, edgecolor="none")
     figure.savefig(path, format="png", dpi=120)
 
 

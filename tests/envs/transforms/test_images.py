@@ -45,8 +45,13 @@ def test_to_tensor_image_shape_tolerant() -> None:
     assert through(ToTensorImage(), channels_first).shape == (2, 6, 3, 8)
 
 
+WEIGHTS = (0.2989, 0.587, 0.114)
+
+
 def test_grayscale_is_a_weighted_sum() -> None:
     red, green, blue = SCREEN.movedim(-1, 0).float()
+    odd = torch.rand(3, 5, 3, 3)  # pixels that are no multiple of four
+    torch.testing.assert_close(through(GrayScale(), odd.movedim(-1, -3))[:, 0], odd @ torch.tensor(WEIGHTS))
     expected = (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
     for image in (SCREEN.movedim(-1, -3), SCREEN.movedim(-1, -3).contiguous()):
         torch.testing.assert_close(through(GrayScale(), image.float()), expected, rtol=1e-6, atol=1e-5)
@@ -59,12 +64,13 @@ def test_grayscale_is_a_weighted_sum() -> None:
 @pytest.mark.parametrize("size", [(4, 3), (4, 9), (20, 13), (8, 3)])
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
-def test_resize_equals_torch_interpolation(size: tuple[int, int], mode: str, last: bool) -> None:
+@pytest.mark.parametrize("antialias", [True, False])
+def test_resize_equals_torch_interpolation(size: tuple[int, int], mode: str, last: bool, antialias: bool) -> None:
     image = torch.rand(2, 8, 6, 3).movedim(-1, -3)
     image = image if last else image.contiguous()
-    expected = functional.interpolate(image, size, mode=mode, antialias=mode.startswith("bi"))
+    expected = functional.interpolate(image, size, mode=mode, antialias=antialias and mode.startswith("bi"))
     for given_td in (image, image.unsqueeze(1), image[0], image.requires_grad_()):
-        made = through(Resize(*size, mode), given_td)
+        made = through(Resize(*size, mode, antialias=antialias), given_td)
         assert made.shape == (*given_td.shape[:-2], *size)
         requested = expected[0] if given_td.ndim == 3 else expected.reshape(made.shape)
         torch.testing.assert_close(made.detach(), requested, rtol=1e-6, atol=1e-6)

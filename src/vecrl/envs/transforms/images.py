@@ -129,8 +129,9 @@ class Resize(ImageTransform):
 
     Args:
         w, h: the sizes, 1 or more; `h` is `w` by default.
-        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic". The last two average over all pixels that a
-            new one covers. Results in integer dtypes are rounded.
+        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic". Results in integer dtypes are rounded.
+        antialias: whether "bilinear" and "bicubic" average over all pixels that a new one covers, as in TorchRL;
+            otherwise they use the nearest pixels only, which is faster and coarser.
         in_keys, out_keys: the keys of the images, "pixels" by default.
 
     Raises:
@@ -150,6 +151,8 @@ class Resize(ImageTransform):
         interpolation: str = "bilinear",
         in_keys: Keys = None,
         out_keys: Keys = None,
+        *,
+        antialias: bool = True,
     ):
         mode = str(getattr(interpolation, "value", interpolation))
         if mode not in _MODES:
@@ -157,6 +160,7 @@ class Resize(ImageTransform):
         super().__init__(in_keys, out_keys)
         self.w, self.h = _validate_sizes(w, h)
         self.interpolation = mode
+        self.antialias = antialias and mode in _ANTIALIASED
         self._monotonic = mode != "bicubic"  # bicubic overshoots at edges
 
     def _apply_transform(self, value: Tensor) -> Tensor:
@@ -164,15 +168,14 @@ class Resize(ImageTransform):
             return value
         flat = value.reshape(-1, *value.shape[-3:]) if value.ndim > 2 else value[None, None]
         images = flat if flat.is_floating_point() else flat.float()
-        images = self._resize_antialiased(images) if self.interpolation in _ANTIALIASED else self._interpolate(images)
+        images = self._resize_antialiased(images) if self.antialias else self._interpolate(images)
         if not value.is_floating_point():
             limits = torch.iinfo(value.dtype)
             images = images.round().clamp(limits.min, limits.max).to(value.dtype)
         return images.reshape(*value.shape[:-2], self.w, self.h)
 
     def _interpolate(self, images: Tensor) -> Tensor:
-        antialias = self.interpolation in _ANTIALIASED
-        return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=antialias)
+        return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=self.antialias)
 
     def _resize_antialiased(self, images: Tensor) -> Tensor:
         """Resizes as `_interpolate`. On the CPU it sums weighted rows and then weighted columns.
