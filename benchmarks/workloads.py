@@ -160,10 +160,11 @@ def _cheetah(n: int) -> Workload:
     peers = ("gymnasium Async", "Tianshou Subproc", "Tianshou Shmem", "SB3 Subproc")
     return Workload(
         name="cheetah",
-        title=f"HalfCheetah-v5, {n} environments over 2 workers",
+        title=f"HalfCheetah-v5, {n} environments over 2 workers, or in one process if that is faster (backend=auto)",
         implementations=[
-            C(OURS, "main", f"on_vecrl:{entry}"),
-            C("vecrl, pinned", "main", f"on_vecrl:{entry}", {"pin_workers": True}),
+            C(OURS, "main", "on_vecrl:cheetah", {"backend": "auto"}),
+            C("vecrl, 2 workers", "main", "on_vecrl:cheetah"),
+            C("vecrl, 2 workers, wait=spin", "main", "on_vecrl:cheetah", {"wait": "spin"}),
             C("bare loop", "main", "by_hand:loop_cheetah"),
             C("floor", "main", "by_hand:pipes_cheetah"),
             C("gymnasium Async", "main", f"on_gymnasium:{entry}"),
@@ -174,7 +175,7 @@ def _cheetah(n: int) -> Workload:
         ],
         parameters={"num_envs": n},
         targets=[
-            Target(("bare loop",), 0.85, scale=2.0),
+            Target(("bare loop",), 0.85),
             Target(peers, 4.0),
             Target(("EnvPool sync, 2 threads",), 1.0),
         ],

@@ -15,6 +15,8 @@ from benchmarks.busy_env import burners
 from benchmarks.fault_envs import FaultEnv, fault_runs
 from benchmarks.implementation import RunFactory
 from benchmarks.stopwatch import starts
+from vecrl.engine.backends.registry import BackendName
+from vecrl.engine.backends.waiting import Wait
 from vecrl.simulators.mujoco import make_batch
 from vecrl.vector import BatchedVectorEnv, VectorEnv
 
@@ -38,9 +40,9 @@ def ray_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2)
     yield from _stepping(env, discrete(num_envs))
 
 
-def processes_cheetah(num_envs: int, num_workers: int = 2, pin_workers: bool = False) -> RunFactory:
+def cheetah(num_envs: int, backend: BackendName = "processes", wait: Wait = "auto") -> RunFactory:
     makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
-    env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
+    env = VectorEnv(makers, backend=backend, num_workers=2, wait=wait)
     yield from _stepping(env, continuous(num_envs, 6))
 
 

@@ -56,7 +56,7 @@ TINY = [
     ("on_gymnasium:startup", {"num_workers": 1, "method": "spawn"}),
     ("on_vecrl:serial_cartpole", {"num_envs": 2}),
     ("on_vecrl:processes_burn", {"num_envs": 3, "microseconds": 10, "out": "image"}),
-    ("on_vecrl:processes_cheetah", {"num_envs": 2}),
+    ("on_vecrl:cheetah", {"num_envs": 2}),
     ("on_vecrl:startup", {"num_workers": 1}),
     ("on_vecrl:killed", {"on_failure": "raise"}),
     ("on_vecrl:killed", {"on_failure": "restart"}),

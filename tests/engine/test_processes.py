@@ -18,7 +18,7 @@ from tests.fixtures.gym_envs import counting
 from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.pickling import modules_in
-from vecrl.engine.backends.waiting import Wait, patience_of
+from vecrl.engine.backends.waiting import Wait, spin_seconds
 from vecrl.engine.pool import Pool
 from vecrl.errors import WorkerCrash
 from vecrl.vector import VectorEnv
@@ -110,8 +110,8 @@ def test_waiting_workers_and_their_caller_go_to_sleep() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [1, 10**6])
-def test_processes_ask_only_if_there_is_a_core_for_each_worker(num_workers: int) -> None:
-    assert [patience_of(wait, num_workers) > 0 for wait in get_args(Wait)] == [False, *[num_workers == 1] * 2]
+def test_processes_poll_only_if_there_is_a_core_for_each_worker(num_workers: int) -> None:
+    assert [spin_seconds(wait, num_workers) > 0 for wait in get_args(Wait)] == [False, *[num_workers == 1] * 2]
 
 
 @pytest.mark.parametrize("start_method", STARTS)

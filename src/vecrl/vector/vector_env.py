@@ -76,8 +76,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         pin_workers: whether to pin each worker process to separate cores.
         ray_options: with "ray", the cluster, and the resources of each worker's actor.
         python: with "processes", another Python interpreter in which the workers run.
-        wait: with "processes", whether the caller and the workers "sleep" while they wait for each other, ask for up
-            to 20 ms before ("spin"), or for 100 µs ("auto"). For the last seven arguments, see
+        wait: with "processes", whether the caller and the workers "sleep" while they wait for each other, or poll
+            before, for up to 20 ms ("spin") or 100 µs ("auto"). For the last seven arguments, see
             `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:

@@ -19,7 +19,7 @@ from ..batch_buffers import BatchBuffers
 from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .protocol import ReplyCodec, read_command, remove_unpicklable, write_all
-from .waiting import ask
+from .waiting import spin
 
 
 @dataclass(slots=True)
@@ -31,20 +31,20 @@ class ProcessContext:
         folder: the working directory.
         path: the import path.
         cores: the cores to use; None for no change.
-        patience: for how many seconds the worker asks for commands before it sleeps.
+        spin_seconds: for how many seconds the worker polls for a command before it sleeps.
     """
 
     environment: dict[str, str]
     folder: str
     path: list[str]
     cores: set[int] | None = None
-    patience: float = 0.0
+    spin_seconds: float = 0.0
 
     @classmethod
-    def of_this_process(cls, threads: dict[str, str], patience: float = 0.0) -> ProcessContext:
+    def of_this_process(cls, threads: dict[str, str], spin_seconds: float = 0.0) -> ProcessContext:
         """Returns the context of this process, with the environment variables `threads` added."""
         path = [entry for entry in sys.path if type(entry) is str]
-        return cls({**os.environ, **threads}, os.getcwd(), path, patience=patience)
+        return cls({**os.environ, **threads}, os.getcwd(), path, spin_seconds=spin_seconds)
 
     def apply(self) -> None:
         """Changes this process to this context."""
@@ -97,8 +97,8 @@ def serve(commands: int, replies: int, memory: int) -> None:
             return
         if command.op == Op.CLOSE:
             return
-        if host.patience:
-            ask(poll, host.patience)
+        if host.spin_seconds:
+            spin(poll, host.spin_seconds)
 
 
 class WorkerHost:
@@ -109,12 +109,12 @@ class WorkerHost:
 
     Attributes:
         worker: the worker; None before `Op.CONSTRUCT`.
-        patience: for how many seconds to ask for a command before sleeping.
+        spin_seconds: for how many seconds to poll for a command before sleeping.
     """
 
     def __init__(self, make_buffers: Callable[..., tuple[BatchBuffers, Layout, Layout]]):
         self.worker: Worker | None = None
-        self.patience = 0.0
+        self.spin_seconds = 0.0
         self._payload: ConstructPayload | None = None
         self._make_buffers = make_buffers
 
@@ -138,7 +138,7 @@ class WorkerHost:
         self._payload = construct_payload
         if construct_payload.context is not None:
             construct_payload.context.apply()
-            self.patience = construct_payload.context.patience
+            self.spin_seconds = construct_payload.context.spin_seconds
         worker_spec: WorkerSpec = pickle.loads(construct_payload.worker_spec)
         # before environments are constructed, and after the imports of modules with global generators
         seed_streams(construct_payload.seed)

@@ -23,7 +23,7 @@ from . import forkserver
 from .base import Reply
 from .forkserver_client import ForkserverClient
 from .process_worker import ProcessContext
-from .waiting import patience_of
+from .waiting import spin_seconds
 from .worker_connection import WorkerConnection
 from .worker_options import WorkerOptions
 from .worker_programs import program_for
@@ -57,8 +57,8 @@ class ProcessBackend:
         self._connections: list[WorkerConnection] = []
         self._by_fd: dict[int, WorkerConnection] = {}
         self._owner = os.getpid()
-        self._patience = patience_of(options.wait, self.num_workers)
-        context = ProcessContext.of_this_process(forkserver.thread_environment(threads), self._patience)
+        self._spin_seconds = spin_seconds(options.wait, self.num_workers)
+        context = ProcessContext.of_this_process(forkserver.thread_environment(threads), self._spin_seconds)
         self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
         self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
         self._request = {**self._program.request, "path": context.path}
@@ -83,7 +83,7 @@ class ProcessBackend:
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
         descriptors = ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
-        connection = WorkerConnection(index, ids, *descriptors, self._patience)
+        connection = WorkerConnection(index, ids, *descriptors, self._spin_seconds)
         self._watch_connection(connection)
         return connection
 

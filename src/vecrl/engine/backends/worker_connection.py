@@ -16,7 +16,7 @@ from ..worker import Op, WorkerReply
 from . import forkserver
 from .base import Reply
 from .protocol import REPLY, ReplyCodec, unreadable_reply
-from .waiting import ask
+from .waiting import spin
 
 _CHUNK = (1 << 16,)  # bytes to read at once: the capacity of a pipe
 _ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is atomic
@@ -37,7 +37,7 @@ class WorkerConnection:
     """
 
     def __init__(
-        self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int, patience: float = 0.0
+        self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int, spin_seconds: float = 0.0
     ):
         self.index = index
         self.ids = ids
@@ -47,7 +47,7 @@ class WorkerConnection:
         self.pid = 0
         self.exited = ""
         self.steps = 0
-        self._patience = patience
+        self._spin_seconds = spin_seconds
         self._op = 0
         self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # bytes to send, and the size of each write so far
         self._source = (replies,)
@@ -123,7 +123,7 @@ class WorkerConnection:
 
     def poll_once(self, milliseconds: float, replies: list[Reply]) -> bool:
         """Reads replies that arrive within `milliseconds`. Returns whether there was one."""
-        ready = ask(self._poll, self._patience) if self._patience else ()
+        ready = spin(self._poll, self._spin_seconds) if self._spin_seconds else ()
         for fd, _ in ready or self._poll.poll(milliseconds):
             if fd == self.replies_fd:
                 self.read(replies)

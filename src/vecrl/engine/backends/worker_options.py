@@ -35,8 +35,8 @@ class WorkerOptions:
             (`vecrl.simulators.foreign.foreign_env`), and `preload` is imported there. None: this interpreter, or the
             one that is named with the environments.
         wait: how the caller and the worker processes wait for each other. "sleep" costs no time of a core, but to wake
-            a process takes some 50 microseconds. "spin" asks for up to 20 milliseconds before it sleeps, and "auto"
-            for 100 microseconds; in both cases, other programs that wait for the core run first. With more workers
+            a process takes some 50 microseconds. "spin" polls for up to 20 milliseconds before it sleeps, and "auto"
+            for 100 microseconds; after each poll, other programs that wait for the core run. With more workers
             than cores, all sleep at once.
 
     Raises:

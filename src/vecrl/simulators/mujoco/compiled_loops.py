@@ -32,8 +32,8 @@ class Loops(NamedTuple):
 
     Attributes:
         run: `run(shared, writer, parts, job)` publishes a job, works on it, and returns when all of its parts are done.
-        help: `help(shared, reader, patience, job)` works on jobs until `CLOSED` is set. It sleeps after it asked
-            `patience` times in vain. `reader` and `writer` are the file descriptors of a pipe.
+        help: `help(shared, reader, max_polls, job)` works on jobs until `CLOSED` is set. It sleeps after `max_polls`
+            polls without work. `reader` and `writer` are the file descriptors of a pipe.
     """
 
     run: Callable[..., None]
@@ -139,7 +139,7 @@ def _work(compiled: Any, atomic: _Atomic, do_part: Any) -> Any:
 
 def _run(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     _, exchange, load = atomic
-    write_bytes, give_way = _function(system.write, 3), _function(system.sched_yield, 0)
+    write_bytes, yield_core = _function(system.write, 3), _function(system.sched_yield, 0)
 
     @compiled
     def run(shared: Any, writer: Any, parts: Any, job: Any) -> None:
@@ -149,31 +149,31 @@ def _run(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
                 write_bytes(writer, shared + BYTES, 1)
         work(shared, job)
         while load(shared + ACTIVE, 0) > 0:
-            give_way()
+            yield_core()
 
     return run
 
 
 def _help(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     add, _, load = atomic
-    read_bytes, give_way = _function(system.read, 3), _function(system.sched_yield, 0)
+    read_bytes, yield_core = _function(system.read, 3), _function(system.sched_yield, 0)
 
     @compiled
-    def help_others(shared: Any, reader: Any, patience: Any, job: Any) -> None:
-        vain = 0
+    def help_others(shared: Any, reader: Any, max_polls: Any, job: Any) -> None:
+        polls = 0
         while load(shared + CLOSED, 0) == 0:
             if load(shared + LEFT, 0) > 0:
                 add(shared + ACTIVE, 1)
                 work(shared, job)
                 add(shared + ACTIVE, -1)
-                vain = 0
-            elif vain < patience:
-                vain += 1
-                give_way()
+                polls = 0
+            elif polls < max_polls:
+                polls += 1
+                yield_core()
             else:
                 add(shared + ASLEEP, 1)
                 read_bytes(reader, shared + BYTES + 8, 1)
-                vain = 0
+                polls = 0
 
     return help_others
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .compiled_loops import CLOSED, SHARED_SIZE, Job, compiled_loops
+from .compiled_loops import ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_loops
 
 _PARTS = 8  # of the work of a thread, so that all threads end at about the same time
-_PATIENCE = {"sleep": 0, "auto": 500, "spin": 10**5}  # questions for work; each takes about 0.2 microseconds
+_POLLS = {"sleep": 0, "auto": 500, "spin": 10**5}  # before sleeping; a poll takes about 0.2 microseconds
 
 
 class RowThreads:
@@ -47,8 +47,8 @@ class RowThreads:
         count: int,
         wait: str = "auto",
     ):
-        if wait not in _PATIENCE:
-            raise ValueError(f"Expected wait to be one of {', '.join(map(repr, _PATIENCE))}, got {wait!r}.")
+        if wait not in _POLLS:
+            raise ValueError(f"Expected wait to be one of {', '.join(map(repr, _POLLS))}, got {wait!r}.")
         inputs = [[getattr(row, name) for row in data] for name in ("ctrl", "qpos", "qvel")]
         self._keep = models, data, fields, inputs  # the addresses below are theirs
         self._count = count
@@ -68,8 +68,8 @@ class RowThreads:
         self._shared = np.zeros(SHARED_SIZE // 8, np.int64)
         self._run, helping = compiled_loops()
         reader, self._writer = os.pipe()
-        patience = _PATIENCE[wait] if count <= len(os.sched_getaffinity(0)) else 0
-        arguments = helping, self._shared, reader, patience, self._job, self._keep
+        polls = _POLLS[wait] if count <= len(os.sched_getaffinity(0)) else 0
+        arguments = helping, self._shared, reader, polls, self._job, self._keep
         self._threads = [Thread(target=_help, args=arguments, daemon=True) for _ in range(count - 1)]
         self._run(self._shared.ctypes.data, self._writer, 0, self._job)  # compiles it
         for thread in self._threads:
@@ -108,8 +108,8 @@ def _addresses(arrays: Sequence[Sequence[np.ndarray]], num_rows: int) -> np.ndar
     return _array([[array.ctypes.data for array in rows] for rows in arrays]).reshape(len(arrays), num_rows)
 
 
-def _help(helping: Any, shared: np.ndarray, reader: int, patience: int, job: Job, _: object) -> None:
-    helping(shared.ctypes.data, reader, patience, job)
+def _help(helping: Any, shared: np.ndarray, reader: int, polls: int, job: Job, _: object) -> None:
+    helping(shared.ctypes.data, reader, polls, job)
 
 
 def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) -> None:
@@ -117,5 +117,6 @@ def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) 
     os.write(pipe[1], bytes(len(threads)))
     for thread in threads:
         thread.join()
+    shared[ASLEEP // 8] = 0  # a later step must not write to a closed descriptor, which may be another file's then
     for descriptor in pipe:
         os.close(descriptor)
