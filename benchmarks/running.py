@@ -8,6 +8,7 @@ Both environments give the same values for the same seeds, so a generation is th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ import torch
 
 from benchmarks import report
 from benchmarks.harness import foreign_load
+from vecrl.cores import num_cores
 from vecrl.policy import Policy, PopulationSearch, RunningNorm
 from vecrl.vector import make_vector_env
 
@@ -44,14 +46,15 @@ def vecrl_mujoco() -> Any:
 
 
 def learn(make: Callable[[], Any], seconds: float) -> Curve:
-    """Returns the curve of a search that ends after the first generation past `seconds`."""
-    env, curve, start = make(), [], time.perf_counter()
-    for mean in _generations(env):
-        curve.append((time.perf_counter() - start, mean))
-        print(f"{make.__name__}: generation {len(curve)}, {curve[-1][0]:.0f} s, mean return {mean:,.0f}", flush=True)
-        if curve[-1][0] >= seconds:
-            break
-    env.close()
+    """Returns the curve of a search that ends after the first generation past `seconds`, from the end of `make` on."""
+    with contextlib.closing(make()) as env:
+        curve, start = [], time.perf_counter()
+        for mean in _generations(env):
+            taken = time.perf_counter() - start
+            curve.append((taken, mean))
+            print(f"{make.__name__}: generation {len(curve)}, {taken:.0f} s, mean return {mean:,.0f}", flush=True)
+            if taken >= seconds:
+                break
     return curve
 
 
@@ -86,7 +89,8 @@ def draw(curves: dict[str, Curve]) -> None:
         axes.plot(
             seconds / 60, means, label=f"{label}: {len(curve)} generations", marker="." if len(curve) < 40 else ""
         )
-    axes.set(xlabel="minutes", ylabel="mean return of the population", title=f"{NAME}, {MEMBERS} members, 2 cores")
+    title = f"{NAME}, {MEMBERS} members, {num_cores()} cores"
+    axes.set(xlabel="minutes", ylabel="mean return of the population", title=title)
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(FIGURE, metadata={"Date": None})
@@ -102,12 +106,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(report.machine(), "load average", os.getloadavg(), f"cores busy now {foreign_load():.1f}", flush=True)
     ways = {"vecrl, mujoco::": vecrl_mujoco, "gymnasium, AsyncVectorEnv": gymnasium_async}
     curves = {label: learn(make, options.minutes * 60) for label, make in ways.items()}
-    draw(curves)
     common = min(map(len, curves.values())) - 1
+    if len({round(curve[common][1], 3) for curve in curves.values()}) > 1:
+        raise RuntimeError(f"Expected the same return in generation {common + 1} of both, got another.")
+    draw(curves)
     for label, curve in curves.items():
         print(f"{label}: {len(curve)} generations, mean return {curve[-1][1]:,.0f}")
         print(f"    generation {common + 1} after {curve[common][0]:.0f} s")
-    assert len({round(curve[common][1], 3) for curve in curves.values()}) == 1, "the searches differ"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Workloads with a policy in the loop: the time that a library adds to the policy and to the simulator.
 
-Both are timed alone in the same rounds, and subtracted. Two more workloads count the Python calls that vecrl makes in a
-step, since the load of the machine does not change that number.
+Where a workload has parts, both are timed alone in the same rounds, and subtracted. Two more workloads count the Python
+calls that vecrl makes in a step, since the load of the machine does not change that number.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _collector(n: int, frames: int) -> Workload:
     entry = "on_torchrl_collector:ppo"
     return Workload(
         name=f"acting-collector-{n}",
-        title=f"TorchRL's Collector over SerialEnv of {n} GymEnvs on CartPole-v1: {frames} frames, and PPO on them",
+        title=f"TorchRL's Collector over SerialEnv of {n} GymEnvs on CartPole-v1: {frames} frames, with PPO on them "
+        "unless it collects only",
         implementations=[
             C(OURS, "simulators", entry, {"library": "vecrl"}),
             C("vecrl, collecting only", "simulators", entry, {"library": "vecrl", "train": False}),

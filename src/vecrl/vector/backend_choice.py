@@ -6,13 +6,13 @@ know how a backend works.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 
+from ..cores import num_cores
 from ..engine.backends.registry import BackendName
 from ..engine.pool import Pool
 from ..engine.simulator import SimulatorMaker
@@ -47,8 +47,7 @@ def resolve_backend(backend: BackendName, env_fns: Sequence[Callable[[], Any]], 
     if backend != AUTO:
         return backend
     num_workers = parse_optional_count("num_workers", num_workers, error=SpaceError)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_workers = min(cores, num_workers or cores, len(env_fns))
+    num_workers = min(num_cores(), num_workers or num_cores(), len(env_fns))
     if num_workers == 1:
         return "serial"
     try:

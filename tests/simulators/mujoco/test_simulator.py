@@ -1,5 +1,6 @@
 """`MujocoSimulator`: conformance, threads, models of rows, frames, errors."""
 
+import dataclasses
 import gc
 import os
 import sys
@@ -313,6 +314,52 @@ def test_threads_and_pipes_end_with_their_owner():
         thread.join(timeout=20)
         assert not thread.is_alive()
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_what_does_not_fit_the_memory_is_an_error():
+    simulator = make_batch("Hopper-v5", 2, num_threads=1)
+    simulator.reset([0, 1])
+    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2, 3\), got \(2, 1\)"):
+        simulator.step(torch.zeros(2, 1))
+    with pytest.raises(SpaceError, match=r"Expected a mask of shape \(2,\), got \(3,\)"):
+        simulator.step_where(torch.ones(3, dtype=torch.bool), torch.zeros(2, 3))
+    state = simulator.get_state()
+    state["field/qpos"] = state["field/qpos"].float()
+    with pytest.raises(SpaceError, match=r"differs in \['field/qpos'\]"):
+        simulator.set_state(state)
+    with pytest.raises(AttributeError, match="got a new value of 'qpos'"):
+        simulator._rows.qpos = np.zeros(1)
+    with pytest.raises(TypeError, match=r"return a mujoco\.MjModel for row 0, got None"):
+        make_batch("Hopper-v5", 2, model_fn=lambda row, rng: None)
+    with pytest.raises(ValueError, match=r"got 'efc_force'\. Their number changes"):
+        MujocoSimulator(dataclasses.replace(make_task("Hopper-v5"), reads=("qpos", "qvel", "efc_force")), 2)
+
+
+def test_a_second_call_at_the_same_time_is_an_error():
+    simulator = make_batch("Hopper-v5", 2, num_threads=1)
+    simulator.reset([0, 1])
+    with simulator._physics._threads._lock, pytest.raises(PendingError, match="one call of this simulator at a time"):
+        simulator.step(torch.zeros(2, 3))
+    simulator.step(torch.zeros(2, 3))
+
+
+def test_a_forked_process_steps_alone():
+    simulator = make_batch("Hopper-v5", 4, num_threads=2)
+    simulator.reset(range(4))
+    actions = torch.ones(4, 3)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, simulator.step(actions).next_obs.numpy().tobytes())
+            simulator.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 10_000) == simulator.step(actions).next_obs.numpy().tobytes()
+    simulator.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_without_numba_the_error_names_the_extra(monkeypatch):

@@ -168,15 +168,15 @@ class ProcessBackend:
 
     def _receive(self, timeout: float | None, awaited: Collection[int], replies: list[Reply]) -> list[Reply]:
         limit = None if timeout is None else timeout * 1000
+        deadline = None if timeout is None else time.monotonic() + timeout
         if (
             awaited
             and (limit is None or limit > _SINGLE_POLL_MS)
-            and self._connections[max(awaited)].poll_once(_SINGLE_POLL_MS, replies)
+            and self._connections[max(awaited)].wait_for_reply(_SINGLE_POLL_MS, replies)
         ):
             if len(self._connections) > 3:  # most of the others have replied by then, so one poll of all is cheaper
                 self._watch(0.0, replies)
             return replies
-        deadline = None if timeout is None else time.monotonic() + timeout
         while not replies and self._connections:
             limit = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
             if not self._watch(limit, replies):

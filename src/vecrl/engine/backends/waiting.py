@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from ...cores import num_cores
+
 Wait = Literal["sleep", "auto", "spin"]
 _SPIN_S = {"sleep": 0.0, "auto": 1e-4, "spin": 2e-2}
 _yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -20,8 +22,7 @@ _yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 def spin_seconds(wait: Wait, num_workers: int) -> float:
     """Returns for how many seconds to poll before sleeping: 0 if there are more workers than cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _SPIN_S[wait] if num_workers <= cores else 0.0
+    return _SPIN_S[wait] if num_workers <= num_cores() else 0.0
 
 
 def spin(poll: select.poll, seconds: float) -> Sequence[tuple[int, int]]:

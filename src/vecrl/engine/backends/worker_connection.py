@@ -25,6 +25,10 @@ _ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is 
 class WorkerConnection:
     """The caller's descriptors of one worker process.
 
+    Args:
+        index, ids, commands, replies, status: see the attributes.
+        spin_seconds: for how many seconds to poll for a reply before sleeping.
+
     Attributes:
         index, ids: the index of the worker and its environments.
         commands_fd: descriptor to write commands to.
@@ -121,8 +125,11 @@ class WorkerConnection:
         self._parse(replies)
         return bool(data)
 
-    def poll_once(self, milliseconds: float, replies: list[Reply]) -> bool:
-        """Reads replies that arrive within `milliseconds`. Returns whether there was one."""
+    def wait_for_reply(self, milliseconds: float, replies: list[Reply]) -> bool:
+        """Reads replies. Returns whether there was one.
+
+        It polls for up to `spin_seconds`, then sleeps for up to `milliseconds`.
+        """
         ready = spin(self._poll, self._spin_seconds) if self._spin_seconds else ()
         for fd, _ in ready or self._poll.poll(milliseconds):
             if fd == self.replies_fd:

@@ -65,6 +65,8 @@ class OpenSpielWrapper(EnvBase):
 
     libname = "openspiel"
     available_envs: Any = AvailableEnvs(game_names)
+    excluded_from_state = ("_masked_state",)
+    _masked_state: tuple[Any, int] = (None, 0)  # the state and the number of moves that the masks belong to
 
     def __init__(
         self,
@@ -174,7 +176,9 @@ class OpenSpielWrapper(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws legal moves of the present state; see `EnvBase.rand_action`. In a batch, each environment does."""
-        self._update_masks()  # after `set_state`
+        state, move_number = self._masked_state
+        if state is not self.play.state or move_number != state.move_number():  # after `set_state`
+            self._update_masks()
         return super().rand_action(tensordict)
 
     def _update_masks(self) -> None:
@@ -184,6 +188,7 @@ class OpenSpielWrapper(EnvBase):
             masks = np.stack([self.play.legal_mask(player) & (player in acting) for player in players])
             masks[~masks.any(1), 0] = True
             self.full_action_spec[group, "action"].update_mask(torch.from_numpy(masks))
+        self._masked_state = self.play.state, self.play.state.move_number()
 
     def _set_seed(self, seed: int | None) -> None:
         self.play.generator = np.random.default_rng(seed)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from .. import mujoco_warp
-from .physics import Rows, mujoco_library
+from .libraries import mujoco_library, numba_library
+from .physics import Rows
 from .simulator import OPTIONS, MujocoSimulator
 from .table import TASKS, make_task
 from .task import Move, MujocoTask, Start
@@ -32,7 +33,7 @@ def make_batch(
         kwargs: arguments of `MujocoSimulator`, and those of gymnasium's environment; on a GPU those of `WarpSimulator`.
 
     Raises:
-        ImportError: MuJoCo is not installed.
+        ImportError: MuJoCo or Numba is not installed.
         ValueError: there is no such task, or an argument cannot be used.
         TypeError: the task has no such argument.
     """
@@ -46,6 +47,7 @@ def make_batch(
 
 
 def names() -> list[str]:
-    """Returns the names of the tasks; raises ImportError if MuJoCo is not installed."""
+    """Returns the names of the tasks; raises ImportError if MuJoCo or Numba is not installed."""
     mujoco_library()
+    numba_library()
     return [*TASKS]

@@ -1,13 +1,15 @@
 """Loops over rows of MuJoCo, compiled by Numba: threads run them without Python's lock.
 
-`mujoco.mj_step` takes Python's lock again after every row, and a thread that finds it taken goes to sleep: with two
-threads, a third of the time of 1,024 HalfCheetahs. These loops call the same C functions, so results are the same to
-the bit. Numba takes a second to compile them, once in a process. This module must not know Python's threads.
+`mujoco.mj_step` takes Python's lock again after every row, and a thread that finds it taken goes to sleep. With two
+threads, this costs a third of the time of a step of 1,024 HalfCheetahs. These loops call the same C functions, so
+results are the same to the bit. Numba compiles them when the first simulator of a process is made, in a second. This
+module must not know Python's threads.
 
 Threads share the work by numbers in memory. `LEFT` is the number of parts that no thread has taken: the caller sets it
 when the job is complete, and threads take parts by atomic subtraction. `ACTIVE` is the number of helping threads that
 may have a part; the caller waits until it is 0. A helper that comes late finds no part, and touches nothing. `ASLEEP`
-helpers read from a pipe, into which the caller writes a byte for each. One that is about to sleep misses a job at most.
+helpers read from a pipe, into which the caller writes a byte for each. A job that is published just before a helper
+counts itself in `ASLEEP` does not wake it; the next one does.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..imports import import_library
+from .libraries import mujoco_library, numba_library
 
 LEFT, ACTIVE, ASLEEP, CLOSED, BYTES = 0, 64, 128, 192, 256  # offsets in bytes, in different cache lines
 SHARED_SIZE = 320
-_LIBRARY_FILES = "libmujoco*.so*", "libmujoco*.dylib", "mujoco.dll"  # in the folder of the package
+_LIBRARY_FILES = "libmujoco*.so*", "libmujoco*.dylib"  # in the folder of the package
 
 
 class Loops(NamedTuple):
@@ -41,18 +43,20 @@ class Loops(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Arrays of intp that tell what to do: sizes in bytes, and addresses of memory that the caller keeps alive.
+    """A step or a reset of some rows, as arrays of intp: addresses of memory that the caller keeps alive, and sizes in
+    bytes.
 
     Attributes:
-        numbers: whether to reset, the number of rows, and the number of rows of a part.
-        rows: `[n]`, the rows to step or reset.
-        sources: `[2]`, of the inputs: controls to step; positions and velocities to reset. One after another.
-        outputs: `[k]`, of the arrays `[n, ...]` for the fields.
-        models, data: `[n]`, of `mjModel` and `mjData`.
-        inputs: `[3, n]`, of the controls, positions and velocities in `mjData`.
-        input_sizes: `[3]`, of one row.
-        fields: `[k, n]`, of the fields in `mjData`.
-        field_sizes: `[k]`, of one row.
+        numbers: whether to reset, the number m of rows, and the number of rows of a part.
+        rows: `[n]`, of which the first m are the rows to step or reset.
+        sources: `[2]`, addresses of contiguous float64 arrays of m rows: the controls of a step (the second is unused),
+            or the positions and the velocities of a reset.
+        outputs: `[k]`, the address of the array `[n, ...]` of each field.
+        models, data: `[n]`, the addresses of `mjModel` and `mjData`.
+        inputs: `[3, n]`, the addresses of controls, positions and velocities in `mjData`.
+        input_sizes: `[3]`, the size of a row of each.
+        fields: `[k, n]`, the addresses of the fields in `mjData`.
+        field_sizes: `[k]`, the size of a row of each.
         settings: steps of MuJoCo per step, and whether to compute the forces between bodies after a step.
     """
 
@@ -76,14 +80,16 @@ def compiled_loops() -> Loops:
     Raises:
         ImportError: MuJoCo or Numba is not installed; the message names the extra.
     """
-    hint = 'is not installed: pip install "vecrl[mujoco]"'
-    numba = import_library("numba", f"Numba {hint}")
-    folder = Path(import_library("mujoco", f"MuJoCo {hint}").__file__).parent
-    library = ctypes.CDLL(str(next(path for name in _LIBRARY_FILES for path in sorted(folder.glob(name)))))
-    system, atomic = ctypes.CDLL(None), _Atomic(_atomic("add"), _atomic("xchg"), _atomic("load"))
-    compiled = numba.njit(nogil=True)
-    work = _work(compiled, atomic, _do_part(compiled, library, _function(system.memcpy, 3)))
-    return Loops(_run(compiled, atomic, system, work), _help(compiled, atomic, system, work))
+    numba, folder = numba_library(), Path(mujoco_library().__file__).parent
+    paths = [path for name in _LIBRARY_FILES for path in sorted(folder.glob(name))]
+    if not paths:
+        names = ", ".join(_LIBRARY_FILES)
+        raise ImportError(f"Expected MuJoCo's C library ({names}) in {folder}, got none. Install mujoco by pip.")
+    library, system = ctypes.CDLL(str(paths[0])), ctypes.CDLL(None)
+    atomic = _Atomic(_atomic("add"), _atomic("xchg"), _atomic("load"))
+    njit = numba.njit(nogil=True)
+    work = _make_work(njit, atomic, _make_do_part(njit, library, _function(system.memcpy, 3)))
+    return Loops(_make_run(njit, atomic, system, work), _make_help(njit, atomic, system, work))
 
 
 class _Atomic(NamedTuple):
@@ -94,11 +100,11 @@ class _Atomic(NamedTuple):
     load: Any
 
 
-def _do_part(compiled: Any, library: Any, copy_memory: Any) -> Any:
+def _make_do_part(njit: Any, library: Any, copy_memory: Any) -> Any:
     mj_step, mj_forces = _function(library.mj_step, 2), _function(library.mj_rnePostConstraint, 2)
     mj_reset, mj_forward = _function(library.mj_resetData, 2), _function(library.mj_forward, 2)
 
-    @compiled
+    @njit
     def do_part(part: Any, job: Any) -> None:
         (numbers, rows, sources, outputs, models, data, inputs, input_sizes, fields, field_sizes, settings) = job
         resets, count, size = numbers
@@ -123,10 +129,10 @@ def _do_part(compiled: Any, library: Any, copy_memory: Any) -> Any:
     return do_part
 
 
-def _work(compiled: Any, atomic: _Atomic, do_part: Any) -> Any:
+def _make_work(njit: Any, atomic: _Atomic, do_part: Any) -> Any:
     add, _, load = atomic
 
-    @compiled
+    @njit
     def work(shared: Any, job: Any) -> None:
         """Takes parts and does them until none is left."""
         while load(shared + LEFT, 0) > 0:
@@ -137,11 +143,11 @@ def _work(compiled: Any, atomic: _Atomic, do_part: Any) -> Any:
     return work
 
 
-def _run(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
+def _make_run(njit: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     _, exchange, load = atomic
     write_bytes, yield_core = _function(system.write, 3), _function(system.sched_yield, 0)
 
-    @compiled
+    @njit
     def run(shared: Any, writer: Any, parts: Any, job: Any) -> None:
         exchange(shared + LEFT, parts)
         if parts > 1:
@@ -154,11 +160,11 @@ def _run(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     return run
 
 
-def _help(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
+def _make_help(njit: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     add, _, load = atomic
-    read_bytes, yield_core = _function(system.read, 3), _function(system.sched_yield, 0)
+    read_bytes, yield_core = _function(system.read, 3, ctypes.c_ssize_t), _function(system.sched_yield, 0)
 
-    @compiled
+    @njit
     def help_others(shared: Any, reader: Any, max_polls: Any, job: Any) -> None:
         polls = 0
         while load(shared + CLOSED, 0) == 0:
@@ -172,15 +178,16 @@ def _help(compiled: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
                 yield_core()
             else:
                 add(shared + ASLEEP, 1)
-                read_bytes(reader, shared + BYTES + 8, 1)
+                while read_bytes(reader, shared + BYTES + 8, 1) != 1 and load(shared + CLOSED, 0) == 0:
+                    yield_core()  # a signal has interrupted it
                 polls = 0
 
     return help_others
 
 
-def _function(function: Any, num_arguments: int) -> Any:
-    """Declares the arguments of a C function as addresses or sizes, and no result."""
-    function.restype, function.argtypes = None, [ctypes.c_ssize_t] * num_arguments
+def _function(function: Any, num_arguments: int, result: Any = None) -> Any:
+    """Declares the arguments of a C function as addresses or sizes, and the type of its result."""
+    function.restype, function.argtypes = result, [ctypes.c_ssize_t] * num_arguments
     return function
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .physics import mujoco_library
+from .libraries import mujoco_library
 
 
 class Frames:

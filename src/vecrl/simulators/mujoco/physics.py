@@ -15,19 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import SpaceError
-from ..imports import import_library
+from .libraries import mujoco_library
 from .threads import RowThreads
 
-SIZES = "nq", "nv", "nu", "na", "nbody", "nsite", "ntendon", "nsensordata"  # equal in the models of all rows
-
-
-def mujoco_library() -> Any:
-    """Imports MuJoCo.
-
-    Raises:
-        ImportError: it is not installed; the message names the extra that installs it.
-    """
-    return import_library("mujoco", 'MuJoCo is not installed: pip install "vecrl[mujoco]"')
+_KINDS = "body", "jnt", "geom", "site", "cam", "light", "tendon", "sensordata", "userdata", "eq", "mocap"
+SIZES = "nq", "nv", "nu", "na", *(f"n{kind}" for kind in _KINDS)  # equal in the models of all rows
 
 
 class Rows:
@@ -44,6 +36,11 @@ class Rows:
 
     def __init__(self, fields: dict[str, Any]):
         self.__dict__ = fields
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "__dict__":
+            return super().__setattr__(name, value)
+        raise AttributeError(f"Expected a task to read fields only, got a new value of {name!r}. Use a local variable.")
 
     def __getattr__(self, name: str) -> np.ndarray:  # only for fields that are missing
         raise AttributeError(f"Expected a field that the task reads, got {name!r}. Add it to the task's `reads`.")
@@ -93,9 +90,10 @@ class Physics:
         first = self.data[0]
         for name in reads:
             owner = first if hasattr(first, name) else self.models[0]
-            if not isinstance(getattr(owner, name, None), np.ndarray):
+            if name.startswith("efc_") or not isinstance(getattr(owner, name, None), np.ndarray):
                 fields = "arrays of mujoco.MjData and mujoco.MjModel, such as 'qpos' or 'body_mass'"
-                raise ValueError(f"Expected the task's `reads` to name {fields}, got {name!r}.")
+                moving = " Their number changes in each step." * name.startswith("efc_")
+                raise ValueError(f"Expected the task's `reads` to name {fields}, got {name!r}.{moving}")
         self._views = {name: [getattr(data, name) for data in self.data] for name in reads if hasattr(first, name)}
         constants = {name: np.stack([getattr(m, name) for m in self.models]) for name in {*reads} - {*self._views}}
         self._constants = {"dt": np.array([frame_skip * model.opt.timestep for model in self.models]), **constants}
@@ -124,9 +122,13 @@ class Physics:
 
     def _new_fields(self, before: Rows, rows: Sequence[int] | None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the indices of `rows`, and arrays for the fields of all rows, with `before`'s in the other rows."""
+        count = len(self.models)
+        fields = {name: np.empty((count, *views[0].shape), views[0].dtype) for name, views in self._views.items()}
         if rows is None:
-            return self._all, {name: np.empty_like(getattr(before, name)) for name in self._views}
-        return np.array(rows, np.intp), {name: getattr(before, name).copy() for name in self._views}
+            return self._all, fields
+        for name, values in fields.items():
+            values[:] = getattr(before, name)
+        return np.array(rows, np.intp), fields
 
     def read(self) -> Rows:
         """Returns copies of the fields of all rows."""

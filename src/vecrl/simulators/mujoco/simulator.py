@@ -5,7 +5,6 @@ This module must not know any task, auto-reset modes or dialects.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
 from ...validation import parse_count
@@ -54,10 +54,13 @@ class MujocoSimulator:
         models: the model of each row.
         data: the `mujoco.MjData` of each row. Read it; changes of it are not part of results that are computed already.
 
+    An error inside MuJoCo, such as a lack of memory, ends the process with MuJoCo's message.
+
     Raises:
-        ImportError: MuJoCo is not installed; the message names the extra.
+        ImportError: MuJoCo or Numba is not installed; the message names the extra.
         ValueError: an argument is out of range, or the model is invalid.
         SpaceError: models of rows have different sizes.
+        TypeError: `model_fn` returns no model.
     """
 
     device = "cpu"
@@ -82,8 +85,8 @@ class MujocoSimulator:
         visual_options: Mapping[int, bool] | None = None,
     ):
         self.num_envs = parse_count("num_envs", num_envs)
-        cores = len(os.sched_getaffinity(0)) if num_threads is None else parse_count("num_threads", num_threads)
-        self.num_threads = min(cores, self.num_envs)
+        count = num_cores() if num_threads is None else parse_count("num_threads", num_threads)
+        self.num_threads = min(count, self.num_envs)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"Expected render_mode 'rgb_array' or None, got {render_mode!r}.")
         limit = task.max_episode_steps if max_episode_steps is None else max_episode_steps
@@ -128,7 +131,7 @@ class MujocoSimulator:
     def reset_where(self, mask: Tensor) -> Tensor:
         """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
         self._require_reset()
-        return self._reset_where(mask.numpy())
+        return self._reset_where(self._checked_mask(mask))
 
     def step(self, actions: Tensor) -> BatchStep:
         """Steps every row; `actions` is `[n, nu]` float32."""
@@ -136,7 +139,7 @@ class MujocoSimulator:
 
     def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; rewards, flags and infos of others are of no step."""
-        return self._step(actions.numpy(), np.flatnonzero(mask.numpy()).tolist())
+        return self._step(actions.numpy(), np.flatnonzero(self._checked_mask(mask)).tolist())
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps every row, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
@@ -168,12 +171,17 @@ class MujocoSimulator:
         """Restores a state that `get_state` returned, of this simulator or of another with the same models of rows.
 
         Raises:
-            SpaceError: it is a state of another number of rows, or of other models; nothing is changed.
+            SpaceError: it is a state of another task or number of rows, or of other models; nothing is changed.
         """
         arrays = {name: torch.as_tensor(values).numpy().copy() for name, values in state.items()}
-        if any(len(values) != self.num_envs for values in arrays.values()):
-            found = {name: values.shape for name, values in arrays.items()}
-            raise SpaceError(f"Expected a state of {self.num_envs} rows, got the shapes {found}.")
+        found = {name: (values.shape, str(values.dtype)) for name, values in arrays.items()}
+        expected = {name: (tuple(values.shape), str(values.numpy().dtype)) for name, values in self.get_state().items()}
+        if found != expected:
+            wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+            raise SpaceError(
+                f"Expected a state of {self.num_envs} rows of this task, got another: it differs in {wrong} (expected "
+                f"{[expected.get(name) for name in wrong]}, got {[found.get(name) for name in wrong]})."
+            )
         others = np.flatnonzero((arrays["models"] != self._physics.model_digests()).any(1)).tolist()
         if others:
             raise SpaceError(
@@ -188,8 +196,10 @@ class MujocoSimulator:
 
     def close(self) -> None:
         """Ends the threads and closes the renderers. Further calls have no effect."""
-        self._frames.close()
-        self._physics.close()
+        try:
+            self._frames.close()
+        finally:
+            self._physics.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_envs} x {self.task.xml:.40}, {self.num_threads} threads)"
@@ -215,6 +225,11 @@ class MujocoSimulator:
         info = {name: torch.from_numpy(values) for name, values in infos.items()} if self._infos else {}
         flags = torch.from_numpy(move.terminated), torch.from_numpy(self._steps >= self._limit)
         return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
+
+    def _checked_mask(self, mask: Tensor) -> np.ndarray:
+        if mask.shape != (self.num_envs,):
+            raise SpaceError(f"Expected a mask of shape {(self.num_envs,)}, got {tuple(mask.shape)}.")
+        return mask.numpy()
 
     def _observe(self) -> np.ndarray:
         """Returns the observations `[n, k]` of all rows."""
@@ -247,4 +262,8 @@ def _models(
     if model_fn is None:
         return [task.load_model()] * num_envs
     streams = np.random.SeedSequence(seed).spawn(num_envs)
-    return [model_fn(row, np.random.default_rng(stream)) for row, stream in enumerate(streams)]
+    models = [model_fn(row, np.random.default_rng(stream)) for row, stream in enumerate(streams)]
+    for row, model in enumerate(models):
+        if not hasattr(model, "nq"):
+            raise TypeError(f"Expected model_fn to return a mujoco.MjModel for row {row}, got {model!r:.80}.")
+    return models

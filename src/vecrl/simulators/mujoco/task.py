@@ -14,7 +14,8 @@ import gymnasium
 import numpy as np
 
 from ...validation import check_names, parse_count
-from .physics import Rows, mujoco_library
+from .libraries import mujoco_library
+from .physics import Rows
 
 
 @dataclass(slots=True)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
-from threading import Thread
+from collections.abc import Mapping, Sequence
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
 
-from .compiled_loops import ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_loops
+from ...cores import num_cores
+from ...errors import PendingError, SpaceError
+from .compiled_loops import ACTIVE, ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_loops
 
 _PARTS = 8  # of the work of a thread, so that all threads end at about the same time
+_instances: weakref.WeakSet[RowThreads] = weakref.WeakSet()
 _POLLS = {"sleep": 0, "auto": 500, "spin": 10**5}  # before sleeping; a poll takes about 0.2 microseconds
 
 
@@ -66,27 +69,56 @@ class RowThreads:
             settings=_array([frame_skip, forces]),
         )
         self._shared = np.zeros(SHARED_SIZE // 8, np.int64)
-        self._run, helping = compiled_loops()
+        self._lock = Lock()
+        self._run, help_others = compiled_loops()
+        address = self._shared.ctypes.data
+        self._run(address, -1, 0, self._job)  # compiles it
+        self._shared[CLOSED // 8] = 1
+        help_others(address, -1, 0, self._job)
+        self._shared[CLOSED // 8] = 0
         reader, self._writer = os.pipe()
-        polls = _POLLS[wait] if count <= len(os.sched_getaffinity(0)) else 0
-        arguments = helping, self._shared, reader, polls, self._job, self._keep
-        self._threads = [Thread(target=_help, args=arguments, daemon=True) for _ in range(count - 1)]
-        self._run(self._shared.ctypes.data, self._writer, 0, self._job)  # compiles it
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[Thread] = []
         self._finalizer = weakref.finalize(self, _stop, self._threads, self._shared, (reader, self._writer))
+        polls = _POLLS[wait] if count <= num_cores() else 0
+        arguments = help_others, self._shared, reader, polls, self._job, self._keep
+        for _ in range(count - 1):
+            thread = Thread(target=_help, args=arguments, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        _instances.add(self)
 
     def step(self, rows: np.ndarray, controls: np.ndarray, out: Sequence[np.ndarray]) -> None:
-        """Steps m `rows` with controls `[m, nu]` float64 and writes their fields into `out`, arrays `[n, ...]`."""
-        self._work(False, rows, [controls], out)
+        """Steps m `rows` with controls `[m, nu]` and writes their fields into `out`, C-contiguous arrays `[n, ...]`.
+
+        Raises:
+            SpaceError: the controls have another shape.
+            PendingError: another thread, or the code below a signal handler, is in such a call.
+        """
+        self._work(False, rows, {"actions": controls}, out)
 
     def reset(self, rows: np.ndarray, positions: np.ndarray, velocities: np.ndarray, out: Sequence[np.ndarray]) -> None:
-        """Resets m `rows` to positions `[m, nq]` and velocities `[m, nv]`, and writes their fields into `out`."""
-        self._work(True, rows, [positions, velocities], out)
+        """Resets m `rows` to positions `[m, nq]` and velocities `[m, nv]`, and does else what `step` does."""
+        self._work(True, rows, {"positions": positions, "velocities": velocities}, out)
 
-    def _work(self, resets: bool, rows: np.ndarray, sources: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> None:
+    def _work(
+        self, resets: bool, rows: np.ndarray, sources: Mapping[str, np.ndarray], out: Sequence[np.ndarray]
+    ) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
+        try:
+            self._work_alone(resets, rows, sources, out)
+        finally:
+            self._lock.release()
+
+    def _work_alone(
+        self, resets: bool, rows: np.ndarray, sources: Mapping[str, np.ndarray], out: Sequence[np.ndarray]
+    ) -> None:
         job, count = self._job, len(rows)
-        values = [np.ascontiguousarray(source, np.float64) for source in sources]
+        values = [np.ascontiguousarray(source, np.float64) for source in sources.values()]
+        sizes = job.input_sizes[1:] if resets else job.input_sizes[:1]
+        for name, array, size in zip(sources, values, sizes.tolist(), strict=True):
+            if array.shape != (count, size // 8):
+                raise SpaceError(f"Expected {name} of shape {(count, size // 8)}, got {array.shape}.")
         size = -(-count // (_PARTS * self._count)) if self._threads else count
         job.numbers[:] = resets, count, size
         job.rows[:count] = rows
@@ -97,7 +129,16 @@ class RowThreads:
 
     def close(self) -> None:
         """Ends the threads. Further calls have no effect."""
+        has_lock = self._lock.acquire(timeout=1.0)  # not below a signal handler that interrupted a call
         self._finalizer()
+        if has_lock:
+            self._lock.release()
+
+    def forget_threads(self) -> None:
+        """Continues with the caller's thread alone: a forked process has no other."""
+        self._threads.clear()
+        self._shared[[ACTIVE // 8, ASLEEP // 8]] = 0
+        self._lock = Lock()
 
 
 def _array(values: Any) -> np.ndarray:
@@ -108,8 +149,8 @@ def _addresses(arrays: Sequence[Sequence[np.ndarray]], num_rows: int) -> np.ndar
     return _array([[array.ctypes.data for array in rows] for rows in arrays]).reshape(len(arrays), num_rows)
 
 
-def _help(helping: Any, shared: np.ndarray, reader: int, polls: int, job: Job, _: object) -> None:
-    helping(shared.ctypes.data, reader, polls, job)
+def _help(help_others: Any, shared: np.ndarray, reader: int, polls: int, job: Job, _: object) -> None:
+    help_others(shared.ctypes.data, reader, polls, job)
 
 
 def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) -> None:
@@ -120,3 +161,11 @@ def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) 
     shared[ASLEEP // 8] = 0  # a later step must not write to a closed descriptor, which may be another file's then
     for descriptor in pipe:
         os.close(descriptor)
+
+
+def _after_fork() -> None:
+    for threads in _instances:
+        threads.forget_threads()
+
+
+os.register_at_fork(after_in_child=_after_fork)
