@@ -101,6 +101,9 @@ class Physics:
         fields = list(self._views.values())
         self._threads = RowThreads(self.models, self.data, fields, frame_skip, forces, num_threads, wait)
         self._all = np.arange(len(self.models))
+        self._forms = {  # shape and dtype
+            name: ((len(self.models), *views[0].shape), views[0].dtype) for name, views in self._views.items()
+        }
 
     def step(self, controls: np.ndarray, before: Rows, rows: Sequence[int] | None = None) -> Rows:
         """Steps rows and returns the fields of all rows; those of rows that are not stepped are `before`'s.
@@ -122,8 +125,7 @@ class Physics:
 
     def _new_fields(self, before: Rows, rows: Sequence[int] | None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the indices of `rows`, and arrays for the fields of all rows, with `before`'s in the other rows."""
-        count = len(self.models)
-        fields = {name: np.empty((count, *views[0].shape), views[0].dtype) for name, views in self._views.items()}
+        fields = {name: np.empty(*form) for name, form in self._forms.items()}
         if rows is None:
             return self._all, fields
         for name, values in fields.items():

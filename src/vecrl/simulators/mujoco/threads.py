@@ -54,6 +54,8 @@ class RowThreads:
             raise ValueError(f"Expected wait to be one of {', '.join(map(repr, _POLLS))}, got {wait!r}.")
         inputs = [[getattr(row, name) for row in data] for name in ("ctrl", "qpos", "qvel")]
         self._keep = models, data, fields, inputs  # the addresses below are theirs
+        names = "actions", "positions", "velocities"
+        self._lengths = {name: rows[0].size for name, rows in zip(names, inputs, strict=True)}
         self._count = count
         self._job = Job(
             numbers=_array([0, 0, 1]),
@@ -115,10 +117,9 @@ class RowThreads:
     ) -> None:
         job, count = self._job, len(rows)
         values = [np.ascontiguousarray(source, np.float64) for source in sources.values()]
-        sizes = job.input_sizes[1:] if resets else job.input_sizes[:1]
-        for name, array, size in zip(sources, values, sizes.tolist(), strict=True):
-            if array.shape != (count, size // 8):
-                raise SpaceError(f"Expected {name} of shape {(count, size // 8)}, got {array.shape}.")
+        for name, array in zip(sources, values, strict=True):
+            if array.shape != (count, self._lengths[name]):
+                raise SpaceError(f"Expected {name} of shape {(count, self._lengths[name])}, got {array.shape}.")
         size = -(-count // (_PARTS * self._count)) if self._threads else count
         job.numbers[:] = resets, count, size
         job.rows[:count] = rows
