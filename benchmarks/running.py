@@ -87,11 +87,11 @@ def draw(curves: dict[str, Curve]) -> None:
     for label, curve in curves.items():
         seconds, means = np.array(curve).T
         axes.plot(
-            seconds / 60, means, label=f"{label}: {len(curve)} generations", marker="." if len(curve) < 40 else ""
+            seconds / 60, means, label=f"{label} ({len(curve)} generations)", marker="." if len(curve) < 40 else ""
         )
     title = f"{NAME}, {MEMBERS} members, {num_cores()} cores"
     axes.set(xlabel="minutes", ylabel="mean return of the population", title=title)
-    axes.legend()
+    axes.legend(loc="upper left")
     axes.grid(alpha=0.3)
     figure.savefig(FIGURE, metadata={"Date": None})
 
