@@ -140,6 +140,7 @@ def test_engine_imports_arrays_and_spaces_only() -> None:
         "vecrl.seeding",
         "vecrl.random_streams",
         "vecrl.registries",
+        "vecrl.cores",
         "vecrl.validation",
     )
     found = _disallowed_imports("engine", own, libraries)
