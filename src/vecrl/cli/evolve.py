@@ -299,6 +299,8 @@ class Evolution:
 
     def _record_video(self) -> None:
         options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)
+        if not console.is_terminal:
+            console.print("recording the best policy")
         try:
             with console.status("recording the best policy"):
                 record_video(

@@ -331,14 +331,35 @@ def test_what_does_not_fit_the_memory_is_an_error():
         simulator._rows.qpos = np.zeros(1)
     with pytest.raises(TypeError, match=r"return a mujoco\.MjModel for row 0, got None"):
         make_batch("Hopper-v5", 2, model_fn=lambda row, rng: None)
-    with pytest.raises(ValueError, match=r"got 'efc_force'\. Their number changes"):
-        MujocoSimulator(dataclasses.replace(make_task("Hopper-v5"), reads=("qpos", "qvel", "efc_force")), 2)
+    for field in ("efc_force", "dof_island", "iacc"):
+        with pytest.raises(ValueError, match=rf"got '{field}'\. MuJoCo moves this one"):
+            MujocoSimulator(dataclasses.replace(make_task("Hopper-v5"), reads=("qpos", "qvel", field)), 2)
+
+
+@pytest.mark.parametrize("error", [KeyError("reward"), KeyboardInterrupt()])
+def test_an_interrupted_step_needs_a_reset(error):
+    task, errors = make_task("Hopper-v5"), [error]
+
+    def reward(move):
+        if errors:
+            raise errors.pop()
+        return task.reward(move)
+
+    simulator = MujocoSimulator(dataclasses.replace(task, reward=reward), 2, num_threads=1)
+    start = simulator.reset([0, 1])
+    with pytest.raises(type(error)):
+        simulator.step(torch.zeros(2, 3))
+    for call in (lambda: simulator.step(torch.zeros(2, 3)), lambda: simulator.reset_where(torch.ones(2, dtype=bool))):
+        with pytest.raises(PendingError, match="Call reset first"):
+            call()
+    assert torch.equal(simulator.reset([0, 1]), start)
+    simulator.step(torch.zeros(2, 3))
 
 
 def test_a_second_call_at_the_same_time_is_an_error():
     simulator = make_batch("Hopper-v5", 2, num_threads=1)
     simulator.reset([0, 1])
-    with simulator._physics._threads._lock, pytest.raises(PendingError, match="one call of this simulator at a time"):
+    with simulator._physics.lock, pytest.raises(PendingError, match="one call of this simulator at a time"):
         simulator.step(torch.zeros(2, 3))
     simulator.step(torch.zeros(2, 3))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from ...errors import SpaceError
 from .libraries import mujoco_library
 from .threads import RowThreads
 
+_MOVING = (  # the beginnings of names of fields that are in memory of the solver
+    *("efc_", "iefc_", "efm_", "island_", "map_", "iacc", "ifrc_"),
+    *("dof_island", "tree_island", "tendon_efcadr"),
+)
 _KINDS = "body", "jnt", "geom", "site", "cam", "light", "tendon", "sensordata", "userdata", "eq", "mocap"
 SIZES = "nq", "nv", "nu", "na", *(f"n{kind}" for kind in _KINDS)  # equal in the models of all rows
 
@@ -90,9 +95,9 @@ class Physics:
         first = self.data[0]
         for name in reads:
             owner = first if hasattr(first, name) else self.models[0]
-            if name.startswith("efc_") or not isinstance(getattr(owner, name, None), np.ndarray):
+            if name.startswith(_MOVING) or not isinstance(getattr(owner, name, None), np.ndarray):
                 fields = "arrays of mujoco.MjData and mujoco.MjModel, such as 'qpos' or 'body_mass'"
-                moving = " Their number changes in each step." * name.startswith("efc_")
+                moving = " MuJoCo moves this one in each step." * name.startswith(_MOVING)
                 raise ValueError(f"Expected the task's `reads` to name {fields}, got {name!r}.{moving}")
         self._views = {name: [getattr(data, name) for data in self.data] for name in reads if hasattr(first, name)}
         constants = {name: np.stack([getattr(m, name) for m in self.models]) for name in {*reads} - {*self._views}}
@@ -104,6 +109,11 @@ class Physics:
         self._forms = {  # shape and dtype
             name: ((len(self.models), *views[0].shape), views[0].dtype) for name, views in self._views.items()
         }
+
+    @property
+    def lock(self) -> Lock:
+        """The caller holds it during `step` and `reset`, of which there must be one at a time."""
+        return self._threads.lock
 
     def step(self, controls: np.ndarray, before: Rows, rows: Sequence[int] | None = None) -> Rows:
         """Steps rows and returns the fields of all rows; those of rows that are not stepped are `before`'s.

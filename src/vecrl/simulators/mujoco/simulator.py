@@ -5,7 +5,8 @@ This module must not know any task, auto-reset modes or dialects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ class MujocoSimulator:
         self._infos = infos
         self._random = RandomRows(self.num_envs)
         self._steps = np.full(self.num_envs, -1)  # since the start of the episode; -1 before the first
+        self._is_complete = True  # whether the last call has returned its results
         sizes = {"width": width, "height": height, "max_geom": max_geom}
         view = {"camera_id": camera_id, "camera_name": camera_name, "visual_options": visual_options}
         self._frames = Frames(task.camera, sizes | view)
@@ -124,8 +126,9 @@ class MujocoSimulator:
             seeds: `seeds[i]` seeds row i as gymnasium's environment; None continues the row's random stream.
             options: ignored, as in gymnasium.
         """
-        self._random.seed(seeds)
-        self._restart(range(self.num_envs))
+        with self._one_call():
+            self._random.seed(seeds)
+            self._restart(range(self.num_envs))
         return torch.from_numpy(self._obs.copy())
 
     def reset_where(self, mask: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ class MujocoSimulator:
             )
         self._physics.set_state(arrays["physics"])
         self._random.set_state(arrays["random"])
-        self._steps, self._obs = arrays["steps"], arrays["obs"]
+        self._steps, self._obs, self._is_complete = arrays["steps"], arrays["obs"], True
         fields = {name.removeprefix(FIELD): values for name, values in arrays.items() if name.startswith(FIELD)}
         self._rows = self._physics.rows_of(fields)
 
@@ -207,7 +210,12 @@ class MujocoSimulator:
     # -- private methods -------------------------------------------------------------------------------
 
     def _step(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
-        self._require_reset()
+        if actions.shape != (expected := (self.num_envs, *self.action_space.shape)):
+            raise SpaceError(f"Expected actions of shape {expected}, got {actions.shape}.")
+        with self._one_call(in_episode=True):
+            return self._step_alone(actions, rows)
+
+    def _step_alone(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
         physics, task, before = self._physics, self.task, self._rows
         after = self._rows = physics.step(actions, before, rows)
         count = self.num_envs
@@ -226,6 +234,25 @@ class MujocoSimulator:
         flags = torch.from_numpy(move.terminated), torch.from_numpy(self._steps >= self._limit)
         return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
 
+    @contextmanager
+    def _one_call(self, in_episode: bool = False) -> Iterator[None]:
+        """Raises a `PendingError` if another thread is in such a call. An error in the call makes a reset necessary.
+
+        Args:
+            in_episode: also raise one if a reset is necessary.
+        """
+        lock = self._physics.lock
+        if not lock.acquire(blocking=False):
+            raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
+        try:
+            if in_episode:
+                self._require_reset()
+            self._is_complete = False
+            yield
+            self._is_complete = True
+        finally:
+            lock.release()
+
     def _checked_mask(self, mask: Tensor) -> np.ndarray:
         if mask.shape != (self.num_envs,):
             raise SpaceError(f"Expected a mask of shape {(self.num_envs,)}, got {tuple(mask.shape)}.")
@@ -237,7 +264,8 @@ class MujocoSimulator:
 
     def _reset_where(self, mask: np.ndarray) -> Tensor:
         if mask.any():
-            self._restart(np.flatnonzero(mask).tolist())
+            with self._one_call(in_episode=True):
+                self._restart(np.flatnonzero(mask).tolist())
         return torch.from_numpy(self._obs.copy())
 
     def _restart(self, rows: Sequence[int]) -> None:
@@ -254,6 +282,10 @@ class MujocoSimulator:
     def _require_reset(self) -> None:
         if self._steps[0] < 0:
             raise PendingError("No episode was started. Call reset first.")
+        if not self._is_complete:
+            raise PendingError(
+                "An error or Ctrl-C interrupted the last call, so its results are lost. Call reset first."
+            )
 
 
 def _models(

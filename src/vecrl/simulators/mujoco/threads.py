@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...cores import num_cores
-from ...errors import PendingError, SpaceError
+from ...errors import SpaceError
 from .compiled_loops import ACTIVE, ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_loops
 
 _PARTS = 8  # of the work of a thread, so that all threads end at about the same time
@@ -35,6 +35,9 @@ class RowThreads:
         forces: whether to compute the forces between bodies after a step.
         count: the number of threads, at least 1.
         wait: what helping threads do between jobs, see `MujocoSimulator`.
+
+    Attributes:
+        lock: the caller holds it during `step` and `reset`, of which there must be one at a time.
 
     Raises:
         ValueError: `wait` is unknown.
@@ -71,7 +74,7 @@ class RowThreads:
             settings=_array([frame_skip, forces]),
         )
         self._shared = np.zeros(SHARED_SIZE // 8, np.int64)
-        self._lock = Lock()
+        self.lock = Lock()
         self._run, help_others = compiled_loops()
         address = self._shared.ctypes.data
         self._run(address, -1, 0, self._job)  # compiles it
@@ -94,7 +97,6 @@ class RowThreads:
 
         Raises:
             SpaceError: the controls have another shape.
-            PendingError: another thread, or the code below a signal handler, is in such a call.
         """
         self._work(False, rows, {"actions": controls}, out)
 
@@ -103,16 +105,6 @@ class RowThreads:
         self._work(True, rows, {"positions": positions, "velocities": velocities}, out)
 
     def _work(
-        self, resets: bool, rows: np.ndarray, sources: Mapping[str, np.ndarray], out: Sequence[np.ndarray]
-    ) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
-        try:
-            self._work_alone(resets, rows, sources, out)
-        finally:
-            self._lock.release()
-
-    def _work_alone(
         self, resets: bool, rows: np.ndarray, sources: Mapping[str, np.ndarray], out: Sequence[np.ndarray]
     ) -> None:
         job, count = self._job, len(rows)
@@ -130,16 +122,16 @@ class RowThreads:
 
     def close(self) -> None:
         """Ends the threads. Further calls have no effect."""
-        has_lock = self._lock.acquire(timeout=1.0)  # not below a signal handler that interrupted a call
+        has_lock = self.lock.acquire(timeout=1.0)  # not below a signal handler that interrupted a call
         self._finalizer()
         if has_lock:
-            self._lock.release()
+            self.lock.release()
 
     def forget_threads(self) -> None:
         """Continues with the caller's thread alone: a forked process has no other."""
         self._threads.clear()
         self._shared[[ACTIVE // 8, ASLEEP // 8]] = 0
-        self._lock = Lock()
+        self.lock = Lock()
 
 
 def _array(values: Any) -> np.ndarray:
