@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import os
+import re
 import sys
 import time
 
@@ -298,9 +299,10 @@ def test_waiting_threads_do_all_work_once(wait, num_threads):
     helped.step(actions)  # by the caller's thread alone
 
 
-def test_an_unknown_wait_is_an_error():
-    with pytest.raises(ValueError, match="'sleep', 'auto', 'spin', got 'never'"):
-        make_batch("Hopper-v5", 2, wait="never")
+@pytest.mark.parametrize("wait", ["never", ["sleep"], None])
+def test_an_unknown_wait_is_an_error(wait):
+    with pytest.raises(ValueError, match=re.escape(f"Expected wait to be 'sleep', 'auto' or 'spin', got {wait!r}.")):
+        make_batch("Hopper-v5", 2, wait=wait)
 
 
 def test_threads_and_pipes_end_with_their_owner():

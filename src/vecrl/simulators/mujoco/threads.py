@@ -16,6 +16,7 @@ import numpy as np
 
 from ...cores import num_cores
 from ...errors import SpaceError
+from ...validation import check_choice
 from .compiled_loops import ACTIVE, ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_loops
 
 _PARTS = 8  # of the work of a thread, so that all threads end at about the same time
@@ -53,8 +54,7 @@ class RowThreads:
         count: int,
         wait: str = "auto",
     ):
-        if wait not in _POLLS:
-            raise ValueError(f"Expected wait to be one of {', '.join(map(repr, _POLLS))}, got {wait!r}.")
+        check_choice("wait", wait, _POLLS)
         inputs = [[getattr(row, name) for row in data] for name in ("ctrl", "qpos", "qvel")]
         self._keep = models, data, fields, inputs  # the addresses below are theirs
         names = "actions", "positions", "velocities"
