@@ -158,6 +158,17 @@ def test_gymnasium_environments_over_workers():
         make_vector_env("CartPole-v1", backend="processes")
 
 
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_the_way_to_wait_for_workers_reaches_the_pool(mode):
+    options = {"backend": "processes", "num_workers": 1, "autoreset_mode": mode}
+    with make_vector_env("CartPole-v1", num_envs=2, wait="sleep", **options) as env:
+        assert env.env._pool._options.wait == "sleep"
+    with pytest.raises(ValueError, match="Expected wait to be 'sleep', 'auto' or 'spin', got 'never'"):
+        make_vector_env("CartPole-v1", num_envs=2, wait="never", **options)
+    with pytest.raises(ValueError, match="wait can only be given"):
+        make_vector_env("CartPole-v1", wait="sleep")
+
+
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
 @pytest.mark.parametrize("prefix", ["", "gym::", "native::"])
 def test_every_simulator_has_all_autoreset_modes_and_episode_stats(prefix, mode):

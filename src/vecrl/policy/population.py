@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName
+from ..engine.backends.waiting import Wait
 from ..engine.pool_options import PoolOptions
 from ..engine.simulator import BatchSimulator
 from ..errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
@@ -63,7 +64,7 @@ class PopulationEvaluator:
             one call and on one thread. If there are at least as many subbatches as workers, each worker process or
             actor runs whole subbatches, which is the fastest way; else the caller's process computes the actions, and
             all workers step environments.
-        backend, num_workers, ray_options: for Python environments, see `VectorEnv`.
+        backend, num_workers, ray_options, wait: for Python environments, see `VectorEnv`.
         num_episodes: the number of episodes of each member.
         max_steps: the largest number of steps of a member over all its episodes; an episode that this limit cuts counts
             as far as it went.
@@ -117,6 +118,7 @@ class PopulationEvaluator:
         compile: bool = False,  # noqa: A002 -- torch's name for it
         env_kwargs: Mapping[str, Any] | None = None,
         ray_options: RayOptions | None = None,
+        wait: Wait = "auto",
         subbatch_size: int = 128,
     ):
         popsize, subbatch_size = parse_count("popsize", popsize), parse_count("subbatch_size", subbatch_size)
@@ -131,7 +133,7 @@ class PopulationEvaluator:
         self.seeds = seed_rule(seed)
         self.calls = 0
         self.popsize = popsize
-        options = PoolOptions(backend=backend, infos=False, ray_options=ray_options)
+        options = PoolOptions(backend=backend, infos=False, ray_options=ray_options, wait=wait)
         kwargs = dict(env_kwargs or {})
         self._executor = _build_executor(env, popsize, subbatch_size, num_workers, options, device, kwargs)
         try:

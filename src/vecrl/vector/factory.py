@@ -19,6 +19,7 @@ import torch
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
+from ..engine.backends.waiting import Wait
 from ..engine.simulator import BatchSimulator
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode
@@ -55,8 +56,8 @@ def make_vector_env(
         gym_kwargs: further arguments for gymnasium environments only; they override `kwargs`.
         brax_kwargs: further arguments for Brax environments only; they override `kwargs`.
         kwargs: `num_episodes`, `empty_info`, `device`, `autoreset_mode` and `episode_stats`, as for `BatchedVectorEnv`;
-            for simulators of single environments (gymnasium) `backend`, `num_workers` and `ray_options` too; and
-            further arguments of the simulator. Single environments are in a `SyncVectorEnv`; with another
+            for simulators of single environments (gymnasium) `backend`, `num_workers`, `ray_options` and `wait` too;
+            and further arguments of the simulator. Single environments are in a `SyncVectorEnv`; with another
             `autoreset_mode` than "same_step" in a `VectorEnv`, which has gymnasium's seeds and infos, and no
             `num_episodes`, `empty_info` or `device`.
 
@@ -97,6 +98,7 @@ def make_gym_env(
     backend: BackendName = "serial",
     num_workers: int | None = None,
     ray_options: RayOptions | None = None,
+    wait: Wait = "auto",
     **kwargs: Any,
 ) -> TorchWrapper:
     """Makes a gymnasium environment, or `num_envs` of them in a `SyncVectorEnv`.
@@ -105,7 +107,7 @@ def make_gym_env(
         env_name: a name that `gymnasium.make` takes.
         num_envs: the number of environments; None makes one environment, without auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        empty_info, num_episodes, device, backend, num_workers, ray_options: see `SyncVectorEnv`.
+        empty_info, num_episodes, device, backend, num_workers, ray_options, wait: see `SyncVectorEnv`.
         kwargs: passed to `gymnasium.make`.
 
     Raises:
@@ -123,6 +125,7 @@ def make_gym_env(
         backend=backend,
         num_workers=num_workers,
         ray_options=ray_options,
+        wait=wait,
         **kwargs,
     )
 
@@ -276,6 +279,7 @@ def _make_single(
     backend: BackendName = "serial",
     num_workers: int | None = None,
     ray_options: RayOptions | None = None,
+    wait: Wait = "auto",
     autoreset_mode: Any = "same_step",
     episode_stats: bool = False,
     **kwargs: Any,
@@ -289,13 +293,14 @@ def _make_single(
     if num_envs is None:
         modes = {"autoreset_mode": mode is not AutoresetMode.SAME_STEP, "episode_stats": episode_stats}
         is_given = backend == "auto" or not backend_entry(backend).runs_inline
-        _reject_without_num_envs(**workers, **options, **modes, backend=is_given)
+        _reject_without_num_envs(**workers, **options, **modes, backend=is_given, wait=wait != "auto")
         return entry.env_fn(env_name, **kwargs)()
     from .episode_infos import SyncVectorEnvWithEpisodes, VectorEnvWithEpisodes
     from .sync_env import SyncVectorEnv
     from .vector_env import VectorEnv
 
     env_fns = [entry.env_fn(env_name, **kwargs)] * num_envs
+    workers["wait"] = wait
     if mode is AutoresetMode.SAME_STEP:
         vector = SyncVectorEnvWithEpisodes if episode_stats else SyncVectorEnv
         return vector(env_fns, backend=backend, **workers, **options)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
+import gymnasium
 import psutil
 import pytest
 import torch
@@ -34,10 +35,12 @@ from vecrl.envs import (
     TicTacToeEnv,
     TransformedEnv,
     default_info_dict_reader,
+    make_env,
 )
 from vecrl.envs.batched.codecs import GymCodec
 from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError, WorkerError
+from vecrl.simulators.registry import register, unregister
 from vecrl.specs import Composite, StackedComposite, Unbounded
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
@@ -196,6 +199,7 @@ def test_fork_gives_a_warning_and_means_forkserver() -> None:
         ({"num_threads": 0}, "num_threads to be an int of 1 or more, or None, got 0"),
         ({"step_timeout": "a"}, "step_timeout to be a number of seconds"),
         ({"envs_per_worker": "2"}, "envs_per_worker to be an int"),
+        ({"wait": "never"}, "Expected wait to be 'sleep', 'auto' or 'spin', got 'never'"),
     ],
 )
 def test_wrong_options_raise(options: Any, text: str) -> None:
@@ -234,6 +238,24 @@ def test_torch_threads_in_workers_can_be_set() -> None:
 
     with ParallelEnv(1, ThreadCountEnv, num_sub_threads=2, mp_start_method="spawn") as env:
         assert env.threads() == [2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ParallelEnv(2, partial(GymEnv, "CartPole-v1"), wait="sleep"),
+        lambda: ParallelEnv(2, partial(GymEnv, "CartPole-v1")).configure_parallel(wait="sleep"),
+        lambda: GymEnv("CartPole-v1", num_envs=2, num_workers=2, wait="sleep"),
+        lambda: make_env("mine::CartPole-v1", 2, num_workers=2, wait="sleep"),
+    ],
+)
+def test_the_way_to_wait_for_workers_reaches_the_pool(make: Any, request: pytest.FixtureRequest) -> None:
+    register("mine", env_fn=lambda name, **kwargs: partial(gymnasium.make, name, **kwargs))
+    request.addfinalizer(lambda: unregister("mine"))
+    with make() as env:
+        env.reset()
+        pool = env._pool if isinstance(env, ParallelEnv) else env._vector.env._pool
+        assert pool._options.wait == "sleep"
 
 
 def test_settings_apply_from_the_next_start() -> None:

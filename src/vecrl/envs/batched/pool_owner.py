@@ -29,7 +29,7 @@ from .metadata import EnvMetaData
 _POOL_SETTINGS = {
     "mp_start_method": "start_method",
     "num_sub_threads": "threads_per_worker",
-    **{name: name for name in ("step_timeout", "on_failure", "restarts_per_hour", "ray_options")},
+    **{name: name for name in ("step_timeout", "on_failure", "restarts_per_hour", "ray_options", "wait")},
 }
 """The arguments that `PoolOwner.configure_parallel` changes, each with the name of the pool's option."""
 _IGNORED_SETTINGS = {"use_buffers", "shared_memory", "memmap", "daemon"}
@@ -144,8 +144,8 @@ class PoolOwner(EnvBase):
 
         Args:
             settings: `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
-                `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`. `use_buffers`, `shared_memory`,
-                `memmap` and `daemon` are accepted and ignored. None does not change a setting.
+                `step_timeout`, `on_failure`, `restarts_per_hour`, `ray_options` or `wait`. `use_buffers`,
+                `shared_memory`, `memmap` and `daemon` are accepted and ignored. None does not change a setting.
 
         Raises:
             TypeError: a setting is unknown.

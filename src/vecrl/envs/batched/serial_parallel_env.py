@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...engine.backends.ray_cluster.options import RayOptions
 from ...engine.backends.registry import BackendName, backend_entry
+from ...engine.backends.waiting import Wait
 from ...engine.backends.worker_options import parse_start_method
 from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
@@ -76,8 +77,8 @@ class BatchedEnv(PoolOwner):
             would be wrong before a copy is complete.
         envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
         backend: "serial", "threads", "processes", "ray" or another registered backend; by default that of the class.
-        step_timeout, on_failure, restarts_per_hour, ray_options: see `vecrl.engine.Pool`. A failed environment that is
-            restarted or excluded is done and truncated, with reward 0 and its last known observation.
+        step_timeout, on_failure, restarts_per_hour, ray_options, wait: see `vecrl.engine.Pool`. A failed environment
+            that is restarted or excluded is done and truncated, with reward 0 and its last known observation.
         pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted and ignored.
             The specs determine how data are passed, and workers end with their owner.
         policy_proof: accepted and ignored. Entries of a policy stay in the caller's TensorDict.
@@ -118,6 +119,7 @@ class BatchedEnv(PoolOwner):
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
         ray_options: RayOptions | None = None,
+        wait: Wait = "auto",
     ):
         super().__init__(device=device, allow_done_after_reset=True)  # the environments check it
         self.num_workers = num_workers
@@ -136,6 +138,7 @@ class BatchedEnv(PoolOwner):
             threads_per_worker=num_sub_threads,
             resolve_spaces=resolve_spaces,
             ray_options=ray_options,
+            wait=wait,
         )
         self._pool = None
         self._seeds: dict[int, int | None] = {}

@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from ...engine.backends.waiting import Wait
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
 from ...simulators.gym_factory import (
@@ -359,7 +360,7 @@ class GymEnv(GymWrapper):
             single environment without batch dimensions.
         num_workers: number of worker processes; without `num_envs` it is also the number of environments.
         backend: the `VectorEnv`'s backend: "serial", "threads", "ray" or "processes", the default for several workers.
-        ray_options: passed to the `VectorEnv`.
+        ray_options, wait: passed to the `VectorEnv`.
         kwargs: arguments of `GymWrapper`, `GymLikeEnv` and `EnvBase`; all others are passed to `make`, with
             `disable_env_checker` true.
 
@@ -389,6 +390,7 @@ class GymEnv(GymWrapper):
         num_workers: int | None = None,
         backend: object = None,
         ray_options: object = None,
+        wait: Wait = "auto",
         **kwargs: Any,
     ):
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
@@ -407,7 +409,8 @@ class GymEnv(GymWrapper):
         num_rows = num_rows_of(num_envs, num_workers)
         if num_rows is not None:
             make_env = partial(make_wrapped, make_env, pixel_options, self._vector_reward)
-            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers or None, ray_options), {}
+            pool_options: Any = {"ray_options": ray_options, "wait": wait}
+            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers or None, **pool_options), {}
         else:
             env = make_env()
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)

@@ -78,15 +78,15 @@ def num_rows_of(num_envs: int | None, num_workers: int | None) -> int | None:
 
 
 def make_gym_vector(
-    make_env: Callable[[], Any], count: int, backend: object, num_workers: int | None, ray_options: object = None
+    make_env: Callable[[], Any], count: int, backend: object, num_workers: int | None, **options: Any
 ) -> gymnasium.vector.VectorEnv:
     """Makes a `VectorEnv` of `count` environments, by default over processes if there are several workers."""
     from ...vector import VectorEnv
 
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
-    vector_options = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
-    return VectorEnv([make_env] * count, autoreset_mode="same_step", **vector_options)
+    options |= {"backend": backend, "num_workers": num_workers}
+    return VectorEnv([make_env] * count, autoreset_mode="same_step", **options)
 
 
 def autoreset_mode_of(env: object) -> AutoresetMode:

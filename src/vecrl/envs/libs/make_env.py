@@ -22,7 +22,7 @@ from .gym_vector import make_gym_vector, num_rows_of
 from .simulator_env import SimulatorEnv
 
 _PIXEL_ARGUMENTS = "from_pixels", "pixels_only", "frame_skip"
-_VECTOR_ARGUMENTS = "backend", "num_workers", "ray_options"
+_VECTOR_ARGUMENTS = "backend", "num_workers", "ray_options", "wait"
 
 
 def make_env(name: str, num_envs: int | None = None, **kwargs: Any) -> EnvBase:
@@ -119,7 +119,7 @@ def _make_of_function(
     num_rows = num_rows_of(num_envs, num_workers)
     if num_rows is None:
         return GymWrapper(make_single(), **pixel_kwargs, **wrapper_kwargs)
-    backend, ray_options = vector_kwargs.get("backend"), vector_kwargs.get("ray_options")
+    backend = vector_kwargs.pop("backend", None)
     make_one = partial(make_wrapped, make_single, pixel_kwargs, False)
-    vector = make_gym_vector(make_one, num_rows, backend, num_workers or None, ray_options)
+    vector = make_gym_vector(make_one, num_rows, backend, num_workers or None, **vector_kwargs)
     return GymWrapper(vector, **wrapper_kwargs)
