@@ -168,6 +168,56 @@ def test_close_ends_a_loop_of_steps_at_any_point() -> None:
         assert [type(error) for error in raised] == [ClosedError]
 
 
+def test_close_beside_a_step_between_its_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before `close` ends the pool, it waits for the pending step and gets its result in place of `step`."""
+    envs = AsyncVectorEnv([partial(FaultyEnv, i) for i in range(2)], num_workers=1)
+    envs.reset()
+    stepping, received, step_has_ended = threading.current_thread(), threading.Event(), threading.Event()
+    closer = threading.Thread(target=envs.close)
+    finish, close_pool = envs._finish_step, envs._pool.close
+
+    def finish_step(timeout: float | None) -> Any:
+        if threading.current_thread() is stepping:
+            closer.start()
+            assert received.wait(30.0)
+            return finish(timeout)
+        result = finish(timeout)
+        received.set()
+        return result
+
+    def close_late(timeout: float | None) -> None:
+        step_has_ended.wait(30.0)
+        close_pool(timeout)
+
+    monkeypatch.setattr(envs, "_finish_step", finish_step)
+    monkeypatch.setattr(envs._pool, "close", close_late)
+    with pytest.raises(ClosedError):
+        envs.step(ACTIONS)
+    step_has_ended.set()
+    closer.join(30.0)
+    assert not closer.is_alive()
+
+
+@pytest.mark.parametrize(("is_closing", "error"), [(True, ClosedError), (False, PendingError)])
+def test_a_second_thread_that_waits_for_the_workers(
+    is_closing: bool, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that closes a pool may wait for its workers at the same time as a step does."""
+    pool = make_pool([partial(FaultyEnv, i) for i in range(2)], "processes")
+    pool.reset()
+
+    def poll_in_use(*_: object) -> None:
+        pool._pending.calls_must_end = is_closing
+        raise RuntimeError("concurrent poll() invocation")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool._backend, "_receive", poll_in_use)
+        with pytest.raises(error):
+            pool.step(ACTIONS)
+    pool._pending.calls_must_end = False
+    pool.close()
+
+
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_signal_handlers_may_close(backend: str, tmp_path: Path) -> None:
     """Like a handler of SIGTERM that runs within the call of the same thread."""

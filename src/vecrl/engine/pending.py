@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterable, Sequence
 
 import numpy as np
 
-from ..errors import ClosedError, Failure, StepTimeout, failures_to_error
+from ..errors import ClosedError, Failure, PendingError, StepTimeout, failures_to_error
 from .backends.base import Backend, Reply
 from .worker import Command, Op, WorkerReply
 
@@ -187,17 +187,26 @@ class PendingCommands:
             ClosedError: another thread closes the pool.
         """
         updating, self.updating = self.updating, True
-        if self.runs_inline:
-            replies = self._backend.receive(timeout, expect)
-        else:
-            replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
-            while not replies and not self.calls_must_end and (timeout is None or timeout > _POLL_S):
-                timeout = None if timeout is None else timeout - _POLL_S
-                replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
+        try:
+            replies = self._receive(timeout, expect)
+        except PendingError:  # a thread that closes the pool waits for the same workers
+            if self.calls_must_end:
+                raise ClosedError(CLOSED) from None
+            raise
         if self.calls_must_end:
             raise ClosedError(CLOSED)
         self.on_replies(replies)
         self.updating = updating
+        return replies
+
+    def _receive(self, timeout: float | None, expect: Collection[int]) -> list[Reply]:
+        """Receives replies of the backend; stops waiting soon if calls must end."""
+        if self.runs_inline:
+            return self._backend.receive(timeout, expect)
+        replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
+        while not replies and not self.calls_must_end and (timeout is None or timeout > _POLL_S):
+            timeout = None if timeout is None else timeout - _POLL_S
+            replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
         return replies
 
     def receive_arrived(self) -> None:

@@ -260,7 +260,7 @@ class AsyncVectorEnv(VectorEnv):
 
     def _check_no_pending_call(self, name: str) -> None:
         if self.closed:
-            raise AsyncClosedError(f"This {type(self).__name__} is closed. Make a new one.")
+            raise self._closed_error()
         if self._pending_call is not None:
             raise AsyncPendingError(
                 f"Expected no pending call at {name!r}, got a pending {self._pending_call!r}. Call "
@@ -269,6 +269,9 @@ class AsyncVectorEnv(VectorEnv):
                 self._pending_call,
             )
 
+    def _closed_error(self) -> AsyncClosedError:
+        return AsyncClosedError(f"This {type(self).__name__} is closed. Make a new one.")
+
     def _start_call(self, call: Call, start: Callable[[], None]) -> None:
         self._check_no_pending_call(f"{call}_async")
         start()
@@ -276,7 +279,7 @@ class AsyncVectorEnv(VectorEnv):
 
     def _finish_call(self, call: Call, finish: Callable[[float | None], Result], timeout: float | None) -> Result:
         if self.closed:
-            raise AsyncClosedError(f"This {type(self).__name__} is closed. Make a new one.")
+            raise self._closed_error()
         if self._pending_call != call:
             raise NoAsyncError(f"Expected a pending {call!r}, got none. Call {call}_async before {call}_wait.", call)
         return self._wait(finish, timeout)
@@ -290,6 +293,8 @@ class AsyncVectorEnv(VectorEnv):
         except ClosedError as error:  # another thread closed this
             raise AsyncClosedError(str(error)) from error
         except PendingError as error:
+            if self.closed:  # another thread closes this, and has waited for the pending call
+                raise self._closed_error() from error
             text = f"The reply to {self._pending_call!r} was lost because Ctrl-C interrupted the call. Call reset()."
             raise NoAsyncError(text, self._pending_call or "") from error
         finally:
