@@ -47,6 +47,8 @@ def test_a_run_writes_all_its_files(vecrl, tmp_path):
         assert name == "config.yaml" or name == "state.ckpt" or str(folder / name) in answer.out
     assert not [f.name for f in folder.iterdir() if f.name.startswith(".")]
     assert "over 3 fresh episodes" in answer.out
+    for line in ("running 3 fresh episodes", "recording the best policy"):  # what a terminal shows for a while
+        assert answer.out.count(f"{line}\n") == 1
 
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert (config["env"], config["popsize"], config["seed"], config["backend"]) == ("CartPole-v1", 6, 1, "serial")

@@ -23,7 +23,7 @@ from ..simulators.registry import BARE, find_entry
 from ..vector.factory import make_vector_env
 from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
-from .console import INTERRUPTED, console
+from .console import INTERRUPTED, console, status
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 NUM_ACTION_BATCHES = 64  # batches of actions, sampled before the measurement
@@ -73,10 +73,10 @@ class Bench:
         results: list[Result] = []
         interrupted = False
         try:
-            with console.status("timing") as status:
+            with status("timing") as line:
                 for result in self._results():
                     results.append(result)
-                    status.update(f"{result.backend}, {result.workers} workers, {result.num_envs} environments")
+                    line.update(f"{result.backend}, {result.workers} workers, {result.num_envs} environments")
         except KeyboardInterrupt:
             interrupted = True
         if results:

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +49,13 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return run
+
+
+def status(text: str) -> Status:
+    """Returns a context in which the terminal shows what the command does. Other outputs get one line, printed now."""
+    if not console.is_terminal:
+        console.print(text, soft_wrap=True)
+    return console.status(text)
 
 
 def name_hint(env: object, message: str = "") -> str:

@@ -20,7 +20,7 @@ from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import seed_for, stream_for
 from ..simulators.faster import faster_name
-from .console import INTERRUPTED, console, first_line
+from .console import INTERRUPTED, console, first_line, status
 from .media import draw_curve, record_video
 from .options import CHANGEABLE_OPTIONS, Options
 from .run_folder import RunFolder
@@ -246,7 +246,7 @@ class Evolution:
         generation, selection = self.search.generation, self.selection
         if selection.solved or selection.tested_at == generation:
             return
-        with console.status(f"testing on {self.options.test_episodes} episodes"):
+        with status(f"testing on {self.options.test_episodes} episodes"):
             mean = selection.test(generation, self._center(), last=True)
         self.folder.record_test(generation, mean)
         self._write_log(generation, test=mean)
@@ -254,7 +254,7 @@ class Evolution:
     def _report(self) -> float | None:
         if self.selection.best is None:
             return None
-        with console.status(f"running {self.options.test_episodes} fresh episodes"):
+        with status(f"running {self.options.test_episodes} fresh episodes"):
             reported = self.selection.report()
         self._write_log(self.search.generation, reported=reported)
         return reported
@@ -299,10 +299,8 @@ class Evolution:
 
     def _record_video(self) -> None:
         options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)
-        if not console.is_terminal:
-            console.print("recording the best policy")
         try:
-            with console.status("recording the best policy"):
+            with status("recording the best policy"):
                 record_video(
                     options.env,
                     self._policy().module(),
