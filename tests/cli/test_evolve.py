@@ -17,6 +17,7 @@ from tests.cli.conftest import frames_of
 from typer.testing import CliRunner
 
 from vecrl import checkpoint
+from vecrl.cli import media
 from vecrl.cli.app import app
 from vecrl.cli.run_folder import METRIC_COLUMNS
 from vecrl.engine.pool import Pool
@@ -206,6 +207,29 @@ def test_missing_environment_raises(vecrl):
     answer = vecrl("evolve")
     assert answer.code == 2
     assert "Expected an environment" in answer.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_video_that_is_interrupted_leaves_no_file(vecrl, tmp_path, monkeypatch, number):
+    def end_at_second_frame(env):
+        if len(frames) == 2:
+            assert [file for file in (tmp_path / "CartPole-v1-1").iterdir() if file.name.startswith(".best.mp4.")]
+            os.kill(os.getpid(), number)
+        frames.append(frame(env))
+        return frames[-1]
+
+    frames, frame = [], media._frame
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("SIGTERM is not handled"))
+    try:
+        monkeypatch.setattr(media, "_frame", end_at_second_frame)
+        answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 1, "--out", tmp_path)
+    finally:
+        handler = signal.signal(signal.SIGTERM, before)
+    assert answer.code == 130, answer.out
+    assert handler.__name__ == "<lambda>"
+    folder = tmp_path / "CartPole-v1-1"
+    assert (folder / "best.pt").exists()
+    assert not [file.name for file in folder.iterdir() if file.name.startswith(".") or file.suffix == ".mp4"]
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])

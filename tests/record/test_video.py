@@ -98,6 +98,21 @@ def test_an_error_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_new_video_removes_the_incomplete_file_of_a_killed_process(tmp_path: Path) -> None:
+    """Other videos, and a video that is being written to the same path, keep their files."""
+    path = tmp_path / "film.mp4"
+    incomplete, other = (tmp_path / f".{name}.mp4.0123abcd.draft.mp4" for name in ("film", "other"))
+    for file in (incomplete, other):
+        file.write_bytes(b"x")
+    first = VideoWriter(path)
+    assert not incomplete.exists()
+    first.write(np.zeros((8, 8, 3), np.uint8))
+    with VideoWriter(path) as second:
+        second.write(np.zeros((8, 8, 3), np.uint8))
+    assert first.close() == path
+    assert sorted(tmp_path.iterdir()) == [other, path]
+
+
 def test_an_existing_file_is_kept_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = write(tmp_path / "video.pt", gray_frames(2)).path
     assert path is not None

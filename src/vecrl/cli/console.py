@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -30,12 +33,16 @@ class Settings:
 
 
 def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a command: errors that the user can correct exit with one line and code 1, interrupts with code 130."""
+    """Decorates a command: errors that the user can correct exit with one line and code 1, interrupts with code 130.
+
+    SIGTERM interrupts it as Ctrl-C does.
+    """
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return command(*args, **kwargs)
+            with _termination_as_interrupt():
+                return command(*args, **kwargs)
         except KeyboardInterrupt:
             error_console.print("[yellow]Interrupted.[/]")
             raise typer.Exit(INTERRUPTED) from None
@@ -49,6 +56,19 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return run
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Lets SIGTERM raise KeyboardInterrupt, so that a command saves its results and removes incomplete files."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def status(text: str) -> Status:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..snapshot.atomic_write import replace_file
+from ..snapshot.atomic_write import open_draft, replace_file
 from .raw_tensor import RawTensor
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov", ".gif", ".png", ".pt", ".memmap")
@@ -24,7 +23,8 @@ class VideoWriter:
     """Writes the frames of a video to a file as they arrive.
 
     The file is written under a temporary name in its folder, and gets its own name when it is complete. So no
-    incomplete file has the name of a video.
+    incomplete file has the name of a video. A killed process leaves the temporary file, which the next video of the
+    same name removes.
 
     Args:
         path: the file. Its suffix selects the format: a film by ffmpeg (".mp4", ".mkv", ".mov", ".gif"); a contact
@@ -62,11 +62,16 @@ class VideoWriter:
             raise ValueError(f"Expected a video file with a suffix of {VIDEO_SUFFIXES}, got {suffix or str(path)!r}.")
         folder = Path(folder) if self.path is None else self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
-        self._draft = folder / f".{secrets.token_hex(8)}{suffix}"
+        self._sink: _Sink | None = None
+        self._lock, self._draft = open_draft(self.path or folder / f"video{suffix}", suffix)
         self.fps = fps
         self.num_frames = 0
         self.frame_shape: tuple[int, ...] = ()
-        self._sink: _Sink | None = _make_sink(self._draft, fps)
+        try:
+            self._sink = _make_sink(self._draft, fps)
+        except BaseException:
+            self._remove_draft()
+            raise
 
     @property
     def is_closed(self) -> bool:
@@ -116,7 +121,7 @@ class VideoWriter:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(self._draft, self.path)
         finally:
-            self._draft.unlink(missing_ok=True)
+            self._remove_draft()
         return self.path if self.num_frames else None
 
     def discard(self) -> None:
@@ -126,7 +131,11 @@ class VideoWriter:
             try:
                 sink.close()
             finally:
-                self._draft.unlink(missing_ok=True)
+                self._remove_draft()
+
+    def _remove_draft(self) -> None:
+        self._draft.unlink(missing_ok=True)
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self

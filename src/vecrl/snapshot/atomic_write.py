@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memo
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a temporary file beside `path`, which is renamed at the end of the context, once it is on the disk.
 
-    It is locked while it is open. Temporary files without a lock, which killed writers left behind, are removed.
+    It is locked while it is open, see `open_draft`.
 
     Raises:
         OSError: the file cannot be written; an existing file is not changed.
@@ -37,8 +37,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(path.parent))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
-    _remove_abandoned(path)
-    file, temp_path = _open_temp_file(path)
+    file, temp_path = open_draft(path)
     try:
         with file:
             yield file
@@ -57,10 +56,18 @@ def replace_file(draft: Path, path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def _open_temp_file(path: Path) -> tuple[BinaryIO, Path]:
-    """Creates a temporary file for `path`, open and locked."""
+def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
+    """Creates a temporary file beside `path`; returns it, open and locked, and its path.
+
+    Temporary files without a lock, which killed writers left behind, are removed.
+
+    Args:
+        path: the file that it is for.
+        suffix: the end of its name, for libraries that choose a format by it.
+    """
+    _remove_abandoned(path, suffix)
     while True:
-        temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+        temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft{suffix}")
         file = open(temp_path, "xb")  # noqa: SIM115 -- the caller closes it
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -69,9 +76,9 @@ def _open_temp_file(path: Path) -> tuple[BinaryIO, Path]:
         file.close()  # another process removed it as abandoned before it was locked
 
 
-def _remove_abandoned(path: Path) -> None:
+def _remove_abandoned(path: Path, suffix: str) -> None:
     """Removes the temporary files for `path` that no process has locked."""
-    for temp_path in path.parent.glob(f".{_escape_glob(path.name)}.????????.draft"):
+    for temp_path in path.parent.glob(f".{_escape_glob(path.name)}.????????.draft{suffix}"):
         with suppress(OSError), open(temp_path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             temp_path.unlink(missing_ok=True)
