@@ -1,5 +1,6 @@
 """Transforms of images, compared with plain torch and with values from TorchRL (through torchvision)."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from tensordict import TensorDict
 from torch.nn import functional
 
 from vecrl.envs.transforms import CenterCrop, Compose, Crop, GrayScale, Resize, ToTensorImage, TransformedEnv
+from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
@@ -57,8 +59,11 @@ def test_grayscale_is_a_weighted_sum() -> None:
         torch.testing.assert_close(through(GrayScale(), image.float()), expected, rtol=1e-6, atol=1e-5)
         assert torch.equal(through(GrayScale(), image), expected.to(torch.uint8))
     assert torch.equal(through(GrayScale(), expected), expected)
-    with pytest.raises(ValueError, match="3, height, width"):
-        through(GrayScale(), torch.zeros(2, 8, 6))
+    for shape in ((2, 8, 6), (8, 6)):
+        with pytest.raises(
+            ValueError, match=re.escape(f"[..., 3, height, width] to convert to gray, got shape {shape}")
+        ):
+            through(GrayScale(), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("size", [(4, 3), (4, 9), (20, 13), (8, 3)])
@@ -94,6 +99,34 @@ def test_integer_images_round_like_torchvision(mode: str) -> None:
 def test_images_of_the_target_size_are_returned() -> None:
     image = SCREEN.movedim(-1, -3)
     assert through(Resize(8, 6), image) is image
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            Unbounded((3, 8, 6), dtype=torch.bool),
+            r"integers or floats as input of Resize, got torch.bool\. Convert them",
+        ),
+        (Unbounded((3, 0, 6)), r"one pixel or more as input of Resize, got shape \(3, 0, 6\)\. Give other in_keys"),
+    ],
+)
+@pytest.mark.parametrize("antialias", [True, False])
+def test_images_that_cannot_be_resized_raise(spec: Unbounded, text: str, antialias: bool) -> None:
+    resize = Resize(4, antialias=antialias)
+    for make in (
+        lambda: resize.transform_observation_spec(Composite(pixels=spec)),
+        lambda: through(resize, spec.zero()),
+    ):
+        with pytest.raises(SpaceError, match=text):
+            make()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8, 6), (0, 8, 6), (2, 0, 8, 6)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_no_images_are_resized_to_no_images(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = through(Resize(4, 5), torch.zeros(shape, dtype=dtype))
+    assert (made.shape, made.dtype) == ((*shape[:-2], 4, 5), dtype)
 
 
 def test_crops() -> None:

@@ -33,7 +33,10 @@ def rgb_to_grayscale(img: Tensor, num_output_channels: int = 1) -> Tensor:
     if num_output_channels not in (1, 3):
         raise ValueError(f"Expected num_output_channels to be 1 or 3, got {num_output_channels}.")
     if img.ndim < 3 or img.shape[-3] != 3:
-        raise ValueError(f"Expected images [..., 3, height, width], got shape {tuple(img.shape)}.")
+        raise ValueError(
+            f"Expected images [..., 3, height, width] to convert to gray, got shape {tuple(img.shape)}. Give images of "
+            "three channels, channels before rows, as ToTensorImage returns them."
+        )
     gray = _weighted_sum(img)
     return gray if num_output_channels == 1 else gray.expand(img.shape)
 

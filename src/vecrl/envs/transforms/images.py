@@ -119,7 +119,8 @@ class GrayScale(ImageTransform):
     """
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return value if value.shape[-3] == 1 else rgb_to_grayscale(value)
+        is_gray = value.ndim >= self._min_dims and value.shape[-3] == 1
+        return value if is_gray else rgb_to_grayscale(value)
 
 
 class Resize(ImageTransform):
@@ -136,6 +137,7 @@ class Resize(ImageTransform):
 
     Raises:
         ValueError: a size is less than 1, or the interpolation is unknown.
+        SpaceError: on use, if images are bools, or have no pixels.
 
     >>> from tensordict import TensorDict
     >>> Resize(84)(TensorDict({"pixels": torch.ones(3, 210, 160)}))["pixels"].shape
@@ -166,6 +168,9 @@ class Resize(ImageTransform):
     def _apply_transform(self, value: Tensor) -> Tensor:
         if value.shape[-2:] == (self.w, self.h):
             return value
+        self._check(value)
+        if not value.numel():  # no images
+            return value.new_empty(*value.shape[:-2], self.w, self.h)
         flat = value.reshape(-1, *value.shape[-3:]) if value.ndim > 2 else value[None, None]
         images = flat if flat.is_floating_point() else flat.float()
         images = self._resize_antialiased(images) if self.antialias else self._interpolate(images)
@@ -173,6 +178,18 @@ class Resize(ImageTransform):
             limits = torch.iinfo(value.dtype)
             images = images.round().clamp(limits.min, limits.max).to(value.dtype)
         return images.reshape(*value.shape[:-2], self.w, self.h)
+
+    def _check(self, value: Tensor) -> None:
+        if value.dtype == torch.bool:
+            raise SpaceError(
+                "Expected images of integers or floats as input of Resize, got torch.bool. Convert them first, for "
+                "example by DTypeCastTransform(torch.bool, torch.uint8)."
+            )
+        if 0 in value.shape[-2:]:
+            raise SpaceError(
+                f"Expected images [..., height, width] of one pixel or more as input of Resize, got shape "
+                f"{tuple(value.shape)}. Give other in_keys, or correct the spec of the environment."
+            )
 
     def _interpolate(self, images: Tensor) -> Tensor:
         return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=self.antialias)
@@ -182,7 +199,7 @@ class Resize(ImageTransform):
 
         This is three times as fast there, and the results differ in the last bit.
         """
-        if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.float64) or not images.numel():
+        if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.float64):
             return self._interpolate(images)
         channels_last = images.stride(1) == 1  # in memory
         images = images.movedim(1, -1) if channels_last else images.reshape(-1, *images.shape[2:], 1)
