@@ -211,13 +211,29 @@ def test_results_that_are_views_share_no_memory_with_the_simulator():
         ({"start": lambda start: start.qpos}, "`start` of the task to return positions and velocities, got ndarray"),
         ({"start": lambda start: (start.qpos, np.zeros(1))}, r"`start` .* shape \(2, 1\)"),
         ({"observe": lambda rows: rows.qpos[0]}, r"`observe` .* shape \(2, k\)"),
+        (
+            {"observe": lambda rows: [[1.0], [1.0, 2.0]]},
+            r"`observe` .* \(2, k\) .*, got 2 items of different shapes: \(1,\), \(2,\)",
+        ),
+        (
+            {"observe": lambda rows: [1.0, [[2.0], 3.0]]},
+            r"`observe` .*, got 2 items of different shapes: \(\), items of",
+        ),
+        (
+            {"observe": lambda rows: np.zeros((2, 1 + rows.qpos.any()))},
+            r"`observe` .* shape \(2, 1\) .*, got shape \(2, 2\)",
+        ),
+        (
+            {"reward": lambda move: (np.zeros(2), {"far": [[1], []]})},
+            "the info 'far' of `reward` .*, got 2 items of different",
+        ),
     ],
 )
 def test_wrong_results_of_a_task_raise(changes, text):
     def play():
         sim = MujocoSimulator(crane(**changes), 2)
         sim.reset()
-        sim.step(torch.zeros(2, 1))
+        sim.step(torch.ones(2, 1))
 
     with pytest.raises(SpaceError, match=text):
         play()

@@ -98,7 +98,7 @@ class MujocoSimulator:
         self._rows = self._physics.read()
         low, high = models[0].actuator_ctrlrange.T.astype(np.float32)
         self.action_space = Box(low, high, dtype=np.float32)
-        self._obs = self._observe()
+        self._obs = self._observe(None)
         self.observation_space = Box(-np.inf, np.inf, self._obs.shape[1:], np.float64)
         fps = round(1 / self._rows.dt[0])
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
@@ -223,7 +223,7 @@ class MujocoSimulator:
         if task.terminated is not None:
             move.terminated = checked_rows("terminated", task.terminated(move), (count,), np.bool_)
         rewards, infos = checked_reward(task.reward(move), count)
-        obs = self._observe()
+        obs = self._observe(*self.observation_space.shape)
         if rows is None:
             self._steps, self._obs = self._steps + 1, obs
         else:
@@ -258,9 +258,9 @@ class MujocoSimulator:
             raise SpaceError(f"Expected a mask of shape {(self.num_envs,)}, got {tuple(mask.shape)}.")
         return mask.numpy()
 
-    def _observe(self) -> np.ndarray:
-        """Returns the observations `[n, k]` of all rows."""
-        return checked_rows("observe", self.task.observe(self._rows), (self.num_envs, None), np.float64)
+    def _observe(self, size: int | None) -> np.ndarray:
+        """Returns the observations `[n, k]` of all rows, where k is `size`; None for any."""
+        return checked_rows("observe", self.task.observe(self._rows), (self.num_envs, size), np.float64)
 
     def _reset_where(self, mask: np.ndarray) -> Tensor:
         if mask.any():
@@ -277,7 +277,7 @@ class MujocoSimulator:
         self._rows = physics.reset(rows, *places, self._rows)
         self._steps, self._obs = self._steps.copy(), self._obs.copy()
         self._steps[index] = 0
-        self._obs[index] = self._observe()[index]
+        self._obs[index] = self._observe(*self.observation_space.shape)[index]
 
     def _require_reset(self) -> None:
         if self._steps[0] < 0:

@@ -26,17 +26,34 @@ def checked_rows(name: str, values: Any, shape: tuple[int | None, ...], dtype: n
     Raises:
         SpaceError: the array has another shape, or its dtype does not cast to `dtype`.
     """
-    array = np.asarray(values)
+    sizes = ", ".join("k" if size is None else str(size) for size in shape)
+    expected = (
+        f"Expected `{name}` of the task to return an array of shape ({sizes}{',' * (len(shape) == 1)}) and dtype "
+        f"{np.dtype(dtype)}, rows first, got"
+    )
+    array = _as_array(values, expected)
     fits = array.ndim == len(shape) and all(
         size in (None, found) for size, found in zip(shape, array.shape, strict=True)
     )
     if not fits or not np.can_cast(array.dtype, dtype, "same_kind"):
-        sizes = ", ".join("k" if size is None else str(size) for size in shape)
-        raise SpaceError(
-            f"Expected `{name}` of the task to return an array of shape ({sizes}{',' * (len(shape) == 1)}) and dtype "
-            f"{np.dtype(dtype)}, rows first, got shape {array.shape} and dtype {array.dtype}."
-        )
+        raise SpaceError(f"{expected} shape {array.shape} and dtype {array.dtype}.")
     return array.astype(dtype)
+
+
+def _as_array(values: Any, expected: str) -> np.ndarray:
+    """Returns `values` as an array; if its items have different shapes, raises a `SpaceError` that names them."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        shapes = ", ".join(dict.fromkeys(map(_shape_of, values)))
+        raise SpaceError(f"{expected} {len(values)} items of different shapes: {shapes}. Make them equal.") from error
+
+
+def _shape_of(values: Any) -> str:
+    try:
+        return str(np.shape(values))
+    except ValueError:
+        return "items of different shapes"
 
 
 def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -50,13 +67,12 @@ def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.nd
             f"Expected `reward` of the task to return rewards and a dict of infos, got {type(result).__name__}."
         )
     rewards, infos = result
-    copies = {name: np.array(values) for name, values in infos.items()}
-    for name, values in copies.items():
-        if values.shape[:1] != (count,) or values.dtype.kind not in "biuf":
-            raise SpaceError(
-                f"Expected the info {name!r} of `reward` to have {count} rows of numbers, got an array of shape "
-                f"{values.shape} and dtype {values.dtype}."
-            )
+    copies: dict[str, np.ndarray] = {}
+    for name, values in infos.items():
+        expected = f"Expected the info {name!r} of `reward` to have {count} rows of numbers, got"
+        array = copies[name] = _as_array(values, expected).copy()
+        if array.shape[:1] != (count,) or array.dtype.kind not in "biuf":
+            raise SpaceError(f"{expected} an array of shape {array.shape} and dtype {array.dtype}.")
     return checked_rows("reward", rewards, (count,), np.float64), copies
 
 
