@@ -370,8 +370,12 @@ def test_an_interrupted_step_needs_a_reset(error):
     for call in (lambda: simulator.step(torch.zeros(2, 3)), lambda: simulator.reset_where(torch.ones(2, dtype=bool))):
         with pytest.raises(PendingError, match="Call reset first"):
             call()
+    interrupted = simulator.get_state()
     assert torch.equal(simulator.reset([0, 1]), start)
     simulator.step(torch.zeros(2, 3))
+    simulator.set_state(interrupted)
+    with pytest.raises(PendingError, match="an error or Ctrl-C interrupted the last call"):
+        simulator.step(torch.zeros(2, 3))
 
 
 def test_a_second_call_at_the_same_time_is_an_error():

@@ -105,8 +105,7 @@ class MujocoSimulator:
         self._limit = NO_LIMIT if limit == -1 else limit
         self._infos = infos
         self._random = RandomRows(self.num_envs)
-        self._steps = np.full(self.num_envs, -1)  # since the start of the episode; -1 before the first
-        self._is_complete = True  # whether the last call has returned its results
+        self._steps = np.full(self.num_envs, -1)  # since the start of the episode; -1 if a reset is necessary
         sizes = {"width": width, "height": height, "max_geom": max_geom}
         view = {"camera_id": camera_id, "camera_name": camera_name, "visual_options": visual_options}
         self._frames = Frames(task.camera, sizes | view)
@@ -126,9 +125,9 @@ class MujocoSimulator:
             seeds: `seeds[i]` seeds row i as gymnasium's environment; None continues the row's random stream.
             options: ignored, as in gymnasium.
         """
-        with self._one_call():
+        with self._one_call() as steps:
             self._random.seed(seeds)
-            self._restart(range(self.num_envs))
+            self._restart(range(self.num_envs), steps)
         return torch.from_numpy(self._obs.copy())
 
     def reset_where(self, mask: Tensor) -> Tensor:
@@ -193,7 +192,7 @@ class MujocoSimulator:
             )
         self._physics.set_state(arrays["physics"])
         self._random.set_state(arrays["random"])
-        self._steps, self._obs, self._is_complete = arrays["steps"], arrays["obs"], True
+        self._steps, self._obs = arrays["steps"], arrays["obs"]
         fields = {name.removeprefix(FIELD): values for name, values in arrays.items() if name.startswith(FIELD)}
         self._rows = self._physics.rows_of(fields)
 
@@ -212,10 +211,10 @@ class MujocoSimulator:
     def _step(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
         if actions.shape != (expected := (self.num_envs, *self.action_space.shape)):
             raise SpaceError(f"Expected actions of shape {expected}, got {actions.shape}.")
-        with self._one_call(in_episode=True):
-            return self._step_alone(actions, rows)
+        with self._one_call(in_episode=True) as steps:
+            return self._step_alone(actions, rows, steps)
 
-    def _step_alone(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
+    def _step_alone(self, actions: np.ndarray, rows: Sequence[int] | None, steps: np.ndarray) -> BatchStep:
         physics, task, before = self._physics, self.task, self._rows
         after = self._rows = physics.step(actions, before, rows)
         count = self.num_envs
@@ -225,21 +224,26 @@ class MujocoSimulator:
         rewards, infos = checked_reward(task.reward(move), count)
         obs = self._observe(*self.observation_space.shape)
         if rows is None:
-            self._steps, self._obs = self._steps + 1, obs
+            steps, self._obs = steps + 1, obs
         else:
-            self._steps, self._obs = self._steps.copy(), self._obs.copy()
-            self._steps[rows] += 1
+            steps, self._obs = steps.copy(), self._obs.copy()
+            steps[rows] += 1
             self._obs[rows] = obs[rows]
         info = {name: torch.from_numpy(values) for name, values in infos.items()} if self._infos else {}
-        flags = torch.from_numpy(move.terminated), torch.from_numpy(self._steps >= self._limit)
-        return BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
+        flags = torch.from_numpy(move.terminated), torch.from_numpy(steps >= self._limit)
+        step = BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
+        self._steps = steps
+        return step
 
     @contextmanager
-    def _one_call(self, in_episode: bool = False) -> Iterator[None]:
-        """Raises a `PendingError` if another thread is in such a call. An error in the call makes a reset necessary.
+    def _one_call(self, in_episode: bool = False) -> Iterator[np.ndarray]:
+        """Yields the numbers of steps `[n]`. An error or Ctrl-C before the call sets new ones makes a reset necessary.
 
         Args:
-            in_episode: also raise one if a reset is necessary.
+            in_episode: whether the call needs episodes.
+
+        Raises:
+            PendingError: another thread is in such a call; or, with `in_episode`, a reset is necessary.
         """
         lock = self._physics.lock
         if not lock.acquire(blocking=False):
@@ -247,9 +251,8 @@ class MujocoSimulator:
         try:
             if in_episode:
                 self._require_reset()
-            self._is_complete = False
-            yield
-            self._is_complete = True
+            steps, self._steps = self._steps, np.full(self.num_envs, -1)
+            yield steps
         finally:
             lock.release()
 
@@ -264,27 +267,27 @@ class MujocoSimulator:
 
     def _reset_where(self, mask: np.ndarray) -> Tensor:
         if mask.any():
-            with self._one_call(in_episode=True):
-                self._restart(np.flatnonzero(mask).tolist())
+            with self._one_call(in_episode=True) as steps:
+                self._restart(np.flatnonzero(mask).tolist(), steps)
         return torch.from_numpy(self._obs.copy())
 
-    def _restart(self, rows: Sequence[int]) -> None:
-        """Starts an episode in `rows`."""
+    def _restart(self, rows: Sequence[int], steps: np.ndarray) -> None:
+        """Starts an episode in `rows`. All rows had made `steps`."""
         physics, index = self._physics, list(rows)
         positions, velocities = (values[index] for values in physics.home)
         start = Start([self._random.generators[row] for row in rows], positions, velocities)
         places = checked_start(self.task.start(start), positions.shape, velocities.shape)
         self._rows = physics.reset(rows, *places, self._rows)
-        self._steps, self._obs = self._steps.copy(), self._obs.copy()
-        self._steps[index] = 0
+        steps, self._obs = steps.copy(), self._obs.copy()
+        steps[index] = 0
         self._obs[index] = self._observe(*self.observation_space.shape)[index]
+        self._steps = steps
 
     def _require_reset(self) -> None:
         if self._steps[0] < 0:
-            raise PendingError("No episode was started. Call reset first.")
-        if not self._is_complete:
             raise PendingError(
-                "An error or Ctrl-C interrupted the last call, so its results are lost. Call reset first."
+                "Expected an episode in every row, got none: there was no reset, or an error or Ctrl-C interrupted the "
+                "last call. Call reset first."
             )
 
 
