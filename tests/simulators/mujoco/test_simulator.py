@@ -1,17 +1,21 @@
 """`MujocoSimulator`: conformance, threads, models of rows, frames, errors."""
 
+import copy
 import dataclasses
 import gc
 import os
+import pickle
 import re
 import sys
 import time
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from vecrl.envs import make_env
 from vecrl.errors import PendingError, SpaceError
 from vecrl.policy import PopulationEvaluator
 from vecrl.policy.evaluation import device_loop
@@ -376,6 +380,22 @@ def test_an_interrupted_step_needs_a_reset(error):
     simulator.set_state(interrupted)
     with pytest.raises(PendingError, match="an error or Ctrl-C interrupted the last call"):
         simulator.step(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, pickle.dumps, cloudpickle.dumps])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_batch("Hopper-v5", 2),
+        lambda: make_vector_env("mujoco::Hopper-v5", num_envs=2),
+        lambda: make_env("mujoco::Hopper-v5", 2),
+    ],
+)
+def test_a_copy_is_an_error_that_says_what_to_do(make, copy_of):
+    env = make()
+    with pytest.raises(TypeError, match=r"MujocoSimulator, which has threads .* Take its get_state\(\), construct"):
+        copy_of(env)
+    env.close()
 
 
 def test_a_second_call_at_the_same_time_is_an_error():

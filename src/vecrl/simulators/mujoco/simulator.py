@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -202,6 +202,13 @@ class MujocoSimulator:
             self._frames.close()
         finally:
             self._physics.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"Expected an object that can be copied or pickled, got a {type(self).__name__}, which has threads and "
+            "memory of MuJoCo. Take its get_state(), construct another with the same arguments, and call its "
+            "set_state(state)."
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_envs} x {self.task.xml:.40}, {self.num_threads} threads)"
