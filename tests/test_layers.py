@@ -178,15 +178,15 @@ def test_interop_imports_peers_in_functions_only() -> None:
 
 
 def test_envs_import_specs_engine_and_their_own_library_only() -> None:
-    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.snapshot", "vecrl.errors")
+    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.snapshot", "vecrl.errors", "vecrl.validation")
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
             hooks = HOOKS if path.stem == "__init__" else ()
             assert _disallowed_imports(f"envs/{path.name}", (*below, *hooks), libraries) == []
-    with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
+    with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
-    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.registries", "vecrl.validation", "vecrl._utils")
+    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.registries", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
         assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | ENV_LIBRARIES.get(name, set())) == []
@@ -204,7 +204,7 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 
 
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
-    base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot")
+    base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.validation")
     below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.single_env")
     below = (*below, "vecrl.simulators.roboschool")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")

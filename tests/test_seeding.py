@@ -1,12 +1,18 @@
 """Seeds depend only on the root seed, the environment and the episode."""
 
+from functools import partial
+
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vecrl import seeding
+from vecrl import classic, convert, seeding
+from vecrl.envs import PendulumEnv, SerialEnv, make_env
 from vecrl.seeding import ListedSeeds, OwnSeeds, SeedSet, SharedSeeds, seed_for, seed_rule, seeds_for, split_seeds
+from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, make_vector_env
+from vecrl.venv import DummyVectorEnv
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -42,7 +48,7 @@ def test_streams_differ_from_episodes_and_each_other():
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, 2**64])
 def test_invalid_roots_raise(wrong):
-    with pytest.raises(ValueError, match="root"):
+    with pytest.raises(ValueError, match=r"root|seed of 0 or more"):
         seed_for(wrong, 0)
 
 
@@ -83,8 +89,55 @@ def test_seed_sets_are_cycled_and_disjoint():
         split_seeds(1, 3, 0)
 
 
+CARTPOLES = [partial(gymnasium.make, "CartPole-v1")] * 2
+
+
+def simulator_pool():
+    return convert.to_venv(make_vector_env("native::CartPole-v1", num_envs=2))
+
+
+@pytest.mark.parametrize(
+    ("make", "seed"),
+    [
+        (partial(VectorEnv, CARTPOLES), lambda env: env.reset(seed=-1)),
+        (partial(VectorEnv, CARTPOLES), lambda env: env.reset(seed=[3, -1])),
+        (partial(AsyncVectorEnv, CARTPOLES, backend="serial"), lambda env: env.reset(seed=-1)),
+        (partial(SyncVectorEnv, CARTPOLES), lambda env: env.reset(seed=-1)),
+        (partial(SyncVectorEnv, CARTPOLES), lambda env: env.seed([None, -1])),
+        (partial(make_vector_env, "CartPole-v1"), lambda env: env.reset(seed=-1)),
+        (partial(make_vector_env, "native::CartPole-v1"), lambda env: env.reset(seed=-1)),
+        (partial(make_vector_env, "native::CartPole-v1", num_envs=2), lambda env: env.reset(seed=-1)),
+        (partial(DummyVectorEnv, CARTPOLES), lambda env: env.reset(seed=-1)),
+        (partial(DummyVectorEnv, CARTPOLES), lambda env: env.reset([1], seed=[-1])),
+        (partial(DummyVectorEnv, CARTPOLES), lambda env: env.seed(-1)),
+        (simulator_pool, lambda env: env.reset(seed=-1)),
+        (partial(make_env, "CartPole-v1"), lambda env: env.set_seed(-1)),
+        (partial(make_env, "CartPole-v1"), lambda env: env.reset(seed=-1)),
+        (partial(make_env, "CartPole-v1", 2), lambda env: env.set_seed(-1)),
+        (partial(make_env, "CartPole-v1", 2), lambda env: env.reset(seed=-1)),
+        (partial(make_env, "native::CartPole-v1", 2), lambda env: env.set_seed(-1)),
+        (partial(SerialEnv, 2, partial(make_env, "CartPole-v1")), lambda env: env.set_seed(-1)),
+        (partial(SerialEnv, 2, partial(make_env, "CartPole-v1")), lambda env: env.reset(seed=-1)),
+        (PendulumEnv, lambda env: env.set_seed(-1)),
+        (partial(classic.GymEnv, "CartPole-v1"), lambda env: env.seed(-1)),
+        (partial(classic.GymEnv, "native::CartPole-v1"), lambda env: env.seed(-1)),
+        (partial(OwnSeeds, -1), lambda rule: rule(0, 0)),
+        (lambda: seed_rule, lambda rule: rule(-1)),
+    ],
+)
+def test_negative_seeds_raise_the_same_error_everywhere(make, seed):
+    env = make()
+    with pytest.raises(ValueError, match=r"^Expected a seed of 0 or more, got -1\.$"):
+        seed(env)
+    if hasattr(env, "close"):
+        env.close()
+
+
 def test_invalid_seeds_raise():
-    for wrong in ((-1,), (3, 2**64), (0.5,)):
+    for kind in (ListedSeeds, SeedSet):
+        with pytest.raises(ValueError, match=r"^Expected a seed of 0 or more, got -1\.$"):
+            kind((3, -1))
+    for wrong in ((3, 2**64), (0.5,)):
         for kind in (ListedSeeds, SeedSet):
             with pytest.raises(ValueError, match=r"at least 0 and less than 2\*\*64"):
                 kind(wrong)

@@ -5,7 +5,7 @@ or the number of other environments. So the seeds are not drawn from a generator
 episode). There is no default seed: None means entropy from the operating system.
 
 A `SeedRule` determines the seed of each episode: `OwnSeeds`, `SharedSeeds`, `ListedSeeds` or `SeedSet`. Knows NumPy
-only.
+and `validation` only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .validation import check_seed
 
 Numbers: TypeAlias = int | Sequence[int] | np.ndarray
 Seeds: TypeAlias = NDArray[np.uint32] | NDArray[np.uint64]
@@ -184,6 +186,8 @@ def _words(name: str, numbers: Numbers) -> NDArray[np.uint64]:
     """Returns a uint64 array, also for one number: NumPy warns if a scalar overflows, but not if an array does."""
     array = np.asarray(numbers)
     if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        for number in np.ravel(array).tolist() if name.startswith("seed") or name == "root" else ():
+            check_seed(number)
         raise ValueError(f"Expected {name} to be at least 0 and less than 2**64, got {numbers!r}.")
     return np.atleast_1d(array).astype(np.uint64)
 

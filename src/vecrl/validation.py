@@ -98,17 +98,30 @@ def check_callables(expected: str, functions: Iterable[object], advice: str) -> 
             raise SpaceError(f"Expected {expected}, got {type(function).__name__} as item {index}. {advice}")
 
 
+def check_seed(seed: object) -> None:
+    """Raises a `SpaceError` if a seed is an integer below 0. None and seeds of other types are not checked.
+
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+        ...
+    vecrl.errors.SpaceError: Expected a seed of 0 or more, got -1.
+    """
+    if isinstance(seed, int | np.integer) and seed < 0:
+        raise SpaceError(f"Expected a seed of 0 or more, got {seed}.")
+
+
 def check_seeds(seeds: Iterable[int | None]) -> None:
     """Raises a `SpaceError` unless each seed is None or at least 0 and less than 2**64.
 
-    >>> check_seeds([3, None, -1])
+    >>> check_seeds([3, None, 2**64])
     Traceback (most recent call last):
         ...
-    vecrl.errors.SpaceError: Expected seeds of at least 0 and less than 2**64, got -1.
+    vecrl.errors.SpaceError: Expected seeds less than 2**64, got 18446744073709551616.
     """
     for seed in seeds:
-        if seed is not None and not 0 <= seed < 2**64:
-            raise SpaceError(f"Expected seeds of at least 0 and less than 2**64, got {seed!r}.")
+        check_seed(seed)
+        if seed is not None and seed >= 2**64:
+            raise SpaceError(f"Expected seeds less than 2**64, got {seed!r}.")
 
 
 def check_discrete(actions: Any, space: Any, owner: str, ids: Any = None) -> None:

@@ -471,7 +471,7 @@ def test_nested_batched_simulators_equal_single_environments():
         (WalkEnv, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, got -1.0"),
         (WalkEnv, {"action_noise": math.nan}, ValueError, "action_noise"),
         (WalkEnv, {"decrease_rewards_by": math.inf}, ValueError, "decrease_rewards_by to be a finite"),
-        (WalkEnv, {"seed": -1}, ValueError, "seed to be at least 0"),
+        (WalkEnv, {"seed": -1}, ValueError, "seed of 0 or more, got -1"),
         (WalkEnv, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
         (WalkEnv, {"net": "Linear(7, act_length)"}, SpaceError, "on zeros it raised RuntimeError"),
         (WalkEnv, {"net": "Linear(obs_length, 5)"}, SpaceError, r"got \(1, 5\). Use obs_length and act_length"),

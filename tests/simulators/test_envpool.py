@@ -210,7 +210,7 @@ def test_threads_and_further_arguments_reach_envpool() -> None:
 
 def test_actions_and_seeds_are_checked() -> None:
     with closing(make_batch("CartPole-v1", 3)) as simulator:
-        with pytest.raises(SpaceError, match=r"Expected seeds of at least 0 and less than 2\*\*64, got -1"):
+        with pytest.raises(SpaceError, match="Expected a seed of 0 or more, got -1"):
             simulator.reset([0, -1, 2])
         simulator.reset()
         with pytest.raises(SpaceError, match=r"Expected actions from 0 to 1 for CartPole-v1, got \[7\] for"):

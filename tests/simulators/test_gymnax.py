@@ -97,7 +97,7 @@ def test_errors():
 
 
 def test_negative_seeds_are_refused() -> None:
-    with pytest.raises(SpaceError, match="Expected seeds of at least 0"):
+    with pytest.raises(SpaceError, match="Expected a seed of 0 or more"):
         make_batch("CartPole-v1", 2).reset([0, -1])
 
 

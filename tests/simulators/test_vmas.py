@@ -409,5 +409,5 @@ def test_data_of_a_step_is_not_kept() -> None:
 def test_unknown_arguments_and_seeds_are_refused() -> None:
     with pytest.raises(TypeError, match=r"'balance', got n_agent, max_step\. Did you mean n_agents, max_steps"):
         make_batch("balance", 2, n_agent=3, max_step=4)
-    with pytest.raises(SpaceError, match="Expected seeds of at least 0"):
+    with pytest.raises(SpaceError, match="Expected a seed of 0 or more"):
         make_batch("balance", 2).reset([-1, 0])

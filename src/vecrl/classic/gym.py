@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..simulators.gym_factory import as_gymnasium, make
 from ..simulators.registry import SEPARATOR, find_entry
+from ..validation import check_seed
 from .base import BaseEnv, Step
 from .config import Config
 from .done_info import to_classic_done
@@ -63,7 +64,7 @@ class GymEnv(BaseEnv):
         self.wrappers = list(wrappers)
         self._library = library
         self._make_kwargs = kwargs
-        self._seed = seed
+        self.seed(seed)
         try:
             super().__init__(
                 env_name,
@@ -109,7 +110,12 @@ class GymEnv(BaseEnv):
         return self._library if SEPARATOR not in self.env_name else find_entry(self.env_name)[0].prefix
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Sets the seed of the next reset, from which later resets continue; returns it in a list."""
+        """Sets the seed of the next reset, from which later resets continue; returns it in a list.
+
+        Raises:
+            SpaceError: (a `ValueError`) the seed is negative.
+        """
+        check_seed(seed)
         self._seed = seed
         return [seed]
 

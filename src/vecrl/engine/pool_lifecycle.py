@@ -23,6 +23,7 @@ from ..errors import (
     failures_to_error,
 )
 from ..seeding import seed_for
+from ..validation import check_seed
 from .backends.registry import backend_entry
 from .construction_checks import construction_error, pool_spaces
 from .env_index import EnvIndex, Ids
@@ -223,7 +224,13 @@ class PoolLifecycle:
         self.respawn_crashed()
 
     def record_seeds(self, seeds: Sequence[int | None] | None, ids: Iterable[int]) -> None:
-        """Records the seeds given to `ids`, by a `reset` or otherwise. Restarts derive their seeds from them."""
+        """Checks the seeds given to `ids`, by a `reset` or otherwise, and records them for restarts.
+
+        Raises:
+            SpaceError: a seed is negative.
+        """
+        for seed in () if seeds is None else seeds:
+            check_seed(seed)
         if self._fault_policy is not None and seeds is not None:
             self._fault_policy.record_seeds(ids, seeds)
 

@@ -1,10 +1,13 @@
-"""The chain of seeds with which the environments of a batch are seeded. This module knows only numbers."""
+"""The chain of seeds with which the environments of a batch are seeded. This module knows only
+numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from ..validation import check_seed
 
 
 def next_seed(seed: int) -> int:
@@ -29,11 +32,13 @@ def seed_chain(seed: int, count: int) -> list[int]:
 
 
 def validate_seed(seed: object) -> Any:
-    """Returns `seed` if it is an integer or None.
+    """Returns `seed` if it is an integer of 0 or more, or None.
 
     Raises:
-        TypeError: otherwise.
+        TypeError: it is something else.
+        SpaceError: (a `ValueError`) it is negative.
     """
+    check_seed(seed)
     if seed is None or isinstance(seed, int | np.integer):
         return seed
     raise TypeError(f"Expected an int or None as seed, got {seed!r}. A batch derives the seeds of its rows from one.")

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
+from ..validation import check_seed
 from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
 from .compiled_steps import CompiledSteps
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
@@ -132,6 +133,8 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         """
         if self.is_closed:
             self._check_open()
+        if kwargs:
+            check_seed(kwargs.get("seed"))
         if set_state is not None and self.supports_set_state:
             kwargs["set_state"] = set_state
         elif set_state:

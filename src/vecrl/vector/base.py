@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space as gymnasium_batch_space
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
 from ..snapshot import Stateful
-from ..validation import parse_count
+from ..validation import check_seed, parse_count
 
 Facts = dict[str, Any]
 """Properties that two objects must share for one to load the state of the other."""
@@ -130,11 +130,12 @@ def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -
 
     Raises:
         TypeError: `seed` or one of its items has another type.
-        SpaceError: there are not `count` seeds.
+        SpaceError: there are not `count` seeds, or one is negative.
     """
     if seed is None:
         return None
     if isinstance(seed, int | np.integer):
+        check_seed(seed)
         return [int(seed) + i for i in range(count)]
     if not hasattr(seed, "__len__") or isinstance(seed, str):
         raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
@@ -145,4 +146,5 @@ def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -
         if isinstance(s, bool | np.bool_) or not (s is None or hasattr(s, "__index__")):
             raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
         seeds.append(None if s is None else operator.index(s))
+        check_seed(seeds[-1])
     return seeds

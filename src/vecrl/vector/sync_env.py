@@ -22,7 +22,7 @@ from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
-from ..validation import parse_optional_count
+from ..validation import check_seed, parse_optional_count
 from .arrays import convert_from_torch
 from .backend_choice import resolve_backend
 from .base import BaseVectorEnv, Facts, seeds_of
@@ -216,6 +216,7 @@ class SyncVectorEnv(BaseVectorEnv):
             return None
         if np.ndim(seed) == 1:
             return seeds_of(seed, self.num_envs)
+        check_seed(seed)
         # EvoTorch draws seeds in this way; with another generator or dtype the numbers would differ.
         return np.random.RandomState(seed).randint(0, 2**32, self._pool.num_envs, dtype=np.int64).tolist()
 

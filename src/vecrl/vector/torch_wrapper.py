@@ -16,6 +16,7 @@ from gymnasium.spaces import Discrete
 from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
 from ..snapshot import Stateful
+from ..validation import check_seed
 from .action_leaves import ActionLeaf, array_space, score_space
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
 from .base import batch_space
@@ -131,6 +132,7 @@ class TorchWrapper(Stateful):
         Returns:
             `(observation, info)`; only the observation with `force_classic_api` or an old-interface environment.
         """
+        check_seed(kwargs.get("seed"))
         result = (self.env.tensor_reset if self._tensors else self.env.reset)(*args, **kwargs)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
             observation, *info = result

@@ -169,8 +169,10 @@ def test_wrong_calls_raise():
         sim.step(torch.zeros(2, 3))
     with pytest.raises(SpaceError, match="Expected 2 seeds"):
         sim.reset([1])
-    with pytest.raises(SpaceError, match="at least 0"):
+    with pytest.raises(SpaceError, match="Expected a seed of 0 or more, got -1"):
         sim.reset([1, -1])
+    with pytest.raises(SpaceError, match="Expected a seed of 0 or more, got -1"):
+        make_batch("Hopper-v5", 1, model_fn=lambda row, rng: None, model_seed=-1)
     with pytest.raises(SpaceError, match="state of 2 rows"):
         sim.set_state(make_batch("Hopper-v5", 3).get_state())
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import SpaceError
+from ...validation import check_seed
 
 WORDS = 6  # of 64 bits: the state and the increment of PCG64, twice two; a buffered number, and whether there is one
 MASK = 2**64 - 1
@@ -32,7 +33,7 @@ class RandomRows:
         """Seeds the rows; a seed of None continues the row's stream.
 
         Raises:
-            SpaceError: there is not one seed per row, or one is no integer of at least 0.
+            SpaceError: there is not one seed per row, or one is no integer of 0 or more.
         """
         if seeds is None:
             return
@@ -41,8 +42,9 @@ class RandomRows:
         for row, seed in enumerate(seeds):
             if seed is None:
                 continue
-            if not isinstance(seed, int | np.integer) or seed < 0:
-                raise SpaceError(f"Expected seeds to be integers of at least 0, or None, got {seed!r}.")
+            check_seed(seed)
+            if not isinstance(seed, int | np.integer):
+                raise SpaceError(f"Expected seeds to be integers or None, got {seed!r}.")
             self.generators[row] = np.random.Generator(np.random.PCG64(int(seed)))
 
     def get_state(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
-from ...validation import parse_count
+from ...validation import check_seed, parse_count
 from .frames import Frames
 from .physics import Physics
 from .random_rows import RandomRows
@@ -303,6 +303,7 @@ def _models(
 ) -> list[Any]:
     if model_fn is None:
         return [task.load_model()] * num_envs
+    check_seed(seed)
     streams = np.random.SeedSequence(seed).spawn(num_envs)
     models = [model_fn(row, np.random.default_rng(stream)) for row, stream in enumerate(streams)]
     for row, model in enumerate(models):
