@@ -370,15 +370,28 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
             static_seed: return `seed` itself.
         """
         following_seed = self._apply_seed(seed, static_seed)
-        if self._resets_when_seeded and seed is not None:
-            self._check_open()
-            self._reset()
+        if seed is not None:
+            self._reset_seeded()
         return following_seed
+
+    @property
+    def _has_own_set_seed(self) -> bool:
+        """Whether `set_seed` is that of vecrl, and not one of a user's class."""
+        return type(self).set_seed.__module__.partition(".")[0] == __name__.partition(".")[0]
 
     def _seed_next_reset(self, seed: int | None, static_seed: bool = False) -> int | None:
         """Does the same as `set_seed`, but the next reset starts the first episode of the seed."""
-        is_own = type(self).set_seed.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return self._apply_seed(seed, static_seed) if is_own else self.set_seed(seed, static_seed)
+        return self._apply_seed(seed, static_seed) if self._has_own_set_seed else self.set_seed(seed, static_seed)
+
+    def _reset_after_seed(self) -> None:
+        """Does what `set_seed` does after `_seed_next_reset`."""
+        if self._has_own_set_seed:
+            self._reset_seeded()
+
+    def _reset_seeded(self) -> None:
+        if self._resets_when_seeded:
+            self._check_open()
+            self._reset()
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         """Seeds the environment for its next reset, and returns what `set_seed` returns."""

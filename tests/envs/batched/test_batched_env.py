@@ -24,9 +24,11 @@ from tests.fixtures.tensordict_envs import (
 from torch import nn
 
 from vecrl.envs import (
+    Compose,
     EnvBase,
     EnvCreator,
     EnvMetaData,
+    FrameSkipTransform,
     GymEnv,
     ParallelEnv,
     PendulumEnv,
@@ -38,7 +40,7 @@ from vecrl.envs import (
     make_env,
 )
 from vecrl.envs.batched.codecs import GymCodec
-from vecrl.envs.seed_chain import next_seed
+from vecrl.envs.seed_chain import next_seed, seed_chain
 from vecrl.errors import ClosedError, SpaceError, WorkerError
 from vecrl.simulators.registry import register, unregister
 from vecrl.specs import Composite, StackedComposite, Unbounded
@@ -283,6 +285,54 @@ def test_set_seed_seeds_every_environment(kind: Any) -> None:
             same = env.reset()
             assert_same(same[0:1], same[1:2])
             assert env.set_seed(None) is None
+
+
+class OwnSeedEnv(CountingTensorDictEnv):
+    """An environment with a `set_seed` of a user."""
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        super().set_seed(seed, static_seed)
+        return 7
+
+
+@BOTH
+@pytest.mark.parametrize("nested", [False, True])
+def test_seeded_rows_are_reset_in_one_command(kind: Any, nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has the trajectory of an environment that is seeded alone."""
+
+    def make_one() -> TransformedEnv:
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), FrameSkipTransform(2)))
+
+    def second_episode(env: Any, seed: int) -> TensorDictBase:
+        env.set_seed(seed)
+        return env.reset()
+
+    make = partial(SerialEnv, 2, make_one) if nested else make_one
+    seeds = seed_chain(5, 6)
+    alone = torch.stack([second_episode(make_one(), seed) for seed in seeds])
+    with kind(3, make) as env:
+        names: list[tuple[str, Any]] = []
+        invoke = env._pool.invoke
+        monkeypatch.setattr(
+            env._pool, "invoke", lambda kind, name, *args: (names.append((name, args)), invoke(kind, name, *args))[1]
+        )
+        assert env.set_seed(5) == next_seed(seeds[5 if nested else 2])
+        calls = [args for name, args in names if name == "_reset_after_seed"]
+        assert [len(args[0]) for args in calls] == [3]
+        assert "set_seed" not in [name for name, _ in names]
+        assert_same(env.reset().reshape(-1), alone if nested else alone[:3])
+
+
+@BOTH
+def test_a_set_seed_of_a_user_is_called(kind: Any) -> None:
+    with kind(2, OwnSeedEnv) as env, kind(2, lambda: TransformedEnv(OwnSeedEnv())) as transformed:
+        for batch in (env, transformed):
+            assert batch.set_seed(0) == 7
+            rows = batch.reset()
+            for row, seed in enumerate((0, 7)):
+                single = OwnSeedEnv()
+                single.set_seed(seed)
+                assert_same(single.reset()[None], rows[row : row + 1])
 
 
 def test_seeds_apply_at_the_reset_of_their_row() -> None:

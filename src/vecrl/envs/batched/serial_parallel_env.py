@@ -314,24 +314,24 @@ class BatchedEnv(PoolOwner):
         """Seeds all environments, as their own `set_seed`, and returns the seed after the last one.
 
         Args:
-            seed: the seed of the first environment; None for a random one. Each other one gets the seed that the
-                previous one returned.
+            seed: the seed of the first environment; None for a random one, which the next reset uses. Each other one
+                gets the seed that the previous one returned.
             static_seed: whether all environments get the same seed.
         """
         self.start()
         if pending := self._require_pool().pending.tolist():
             raise PendingError(f"Expected no pending environments, got {pending}. Receive their results first.")
-        following_seed = self._seed_rows("set_seed", seed, static_seed)
-        if isinstance(self._codec, GymCodec) and seed is not None:
+        return super().set_seed(seed, static_seed)
+
+    def _reset_seeded(self) -> None:
+        if isinstance(self._codec, GymCodec):
             self._reset_gym(None, {})
-        return following_seed
+        else:
+            self._require_pool().invoke("call", "_reset_after_seed", [((), {})] * self.num_workers)
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
-        return self._seed_rows("_seed_next_reset", seed, static_seed)
-
-    def _seed_rows(self, method: str, seed: int | None, static_seed: bool) -> int | None:
         if validate_seed(seed) is None:
-            self._seed_rows(method, secrets.randbits(31), static_seed)
+            self._apply_seed(secrets.randbits(31), static_seed)
             return None
         self.start()
         if self._seed_before_use is not None:
@@ -342,7 +342,7 @@ class BatchedEnv(PoolOwner):
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
                 self._require_pool().record_seeds([seed], [row])
-                [seed] = self._require_pool().invoke("call", method, [((seed, static_seed), {})], [row])
+                [seed] = self._require_pool().invoke("call", "_seed_next_reset", [((seed, static_seed), {})], [row])
         return seed
 
     def __repr__(self) -> str:

@@ -302,12 +302,11 @@ class TransformedEnv(TransformedSpecs):
         self._full("action")  # sets _same_actions too
         return self.base_env._has_custom_rand_action and self._same_actions
 
-    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds the environment and returns the seed for the next one."""
-        return self.base_env.set_seed(seed, static_seed)
-
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         return self.base_env._seed_next_reset(seed, static_seed)
+
+    def _reset_seeded(self) -> None:
+        self.base_env._reset_after_seed()
 
     @property
     def _resets_when_seeded(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

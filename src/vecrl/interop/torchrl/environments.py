@@ -109,12 +109,8 @@ class TorchRLEnv(LibraryEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._env.step(tensordict.copy()).get("next")
 
-    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds TorchRL's environment and returns the seed for the next one."""
+    def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         return self._env.set_seed(seed, static_seed)
-
-    def _set_seed(self, seed: int | None) -> None:
-        self._env.set_seed(seed)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Samples an action for every row as TorchRL's environment does, and writes them into `tensordict`."""
