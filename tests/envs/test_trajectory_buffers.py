@@ -8,7 +8,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import GymEnv, NativeEnv, RandomPolicy, SerialEnv, StepCounter, TransformedEnv, trajectory_buffers
-from vecrl.envs.trajectory_buffers import TensorDictBuffer
+from vecrl.envs.trajectory_buffers import Column, TensorDictBuffer, time_last
 from vecrl.errors import SpaceError
 
 
@@ -28,7 +28,7 @@ def _recorded(steps: list[TensorDict], most: int, exactly: bool, dim: int = 1) -
 @pytest.mark.parametrize("large", [0, 1 << 15])
 @pytest.mark.parametrize(("most", "exactly"), [(5, True), (5, False), (9, False)])
 def test_trajectory_equals_stacked_steps(large: int, most: int, exactly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", large)
     steps = [_step(i) for i in range(5)]
     rollout, expected = _recorded(steps, most, exactly), torch.stack(steps, 1)
     assert rollout.batch_size == (2, 5)
@@ -56,7 +56,7 @@ def test_changing_entries_raise() -> None:
 
 @pytest.mark.parametrize("large", [0, 1 << 15])
 def test_entries_that_become_nested_raise(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", large)
     flat = TensorDict({"x": torch.zeros(2, 3)}, [2])
     nested = TensorDict({"x": TensorDict({"y": torch.zeros(2)}, [2])}, [2])
     for first, second in ((flat, nested), (nested, flat)):
@@ -65,13 +65,13 @@ def test_entries_that_become_nested_raise(large: int, monkeypatch: pytest.Monkey
 
 
 def test_changing_shapes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", 0)
     with pytest.raises(SpaceError, match=r"Expected shape \(2, 3, 4\) in every step, got \(2, 1, 4\)"):
         _recorded([_step(0), _step(1, agents=1)], 2, True)
 
 
 def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", 0)
     weight = torch.ones(2, requires_grad=True)
     rollout = _recorded([TensorDict({"action": weight * i}, [2]) for i in range(3)], 3, True)
     rollout["action"].sum().backward()
@@ -82,6 +82,49 @@ def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) ->
 def test_callbacks_may_add_entries() -> None:
     rollout = CountingRowsEnv(9, 9).rollout(3, callback=lambda env, td: td.set("twice", td["count"] * 2))
     assert rollout["twice"].flatten().tolist() == [0, 2, 4] * 2
+
+
+@pytest.mark.parametrize("rows", [(), (3,), (256,), (16, 20)])
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 2), (0,), (17,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int64, torch.bfloat16])
+def test_columns_of_few_and_many_rows_hold_what_was_written(rows: Any, shape: Any, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randint(0, 2, (70, *rows, *shape), generator=generator).to(dtype)
+    column = Column(torch.zeros((*rows, 70, *shape), dtype=dtype), len(rows))
+    written = [*range(40), *range(45, 70)]  # not all steps
+    for t in written:
+        column[t] = expected[t]
+    column.flush()
+    expected[40:45] = 0
+    assert column.memory.equal(expected.movedim(0, len(rows)))
+    assert column.steps[50].equal(expected[50])
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(5, 3, 2), (5, 3, 2, 2), (5, 300, 2, 3), (5, 0, 2)])
+def test_time_is_moved_behind_the_rows(dim: int, shape: tuple[int, ...]) -> None:
+    value = torch.rand(shape)
+    for given in (value, value.movedim(0, 1).contiguous().movedim(1, 0)):
+        moved = time_last(given, dim)
+        assert moved.equal(value.movedim(0, dim))
+        assert moved.is_contiguous()
+
+
+@pytest.mark.parametrize("any_done", [True, False])
+def test_rollouts_of_many_rows_equal_single_steps(any_done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for limit in (1 << 31, 1 << 16):  # with enough memory from the start, and with memory that grows
+        monkeypatch.setattr(trajectory_buffers, "_MAX_PREALLOC_BYTES", limit)
+        env = NativeEnv("CartPole-v1", num_envs=300)
+        env.set_seed(0)
+        torch.manual_seed(0)
+        actions = env.full_action_spec[env.action_key].rand((50,)).movedim(0, 1)
+        results.append(env.rollout(50, actions=actions, break_when_any_done=any_done))
+        env.set_seed(0)
+        results.append(env.rollout(50, actions=list(actions.unbind(1)), break_when_any_done=any_done))
+    for key in results[0].keys(True, True):
+        for result in results[1:]:
+            assert result[key].equal(results[0][key]), key
 
 
 @pytest.mark.parametrize("env", [CountingRowsEnv(2, 3), GroupsEnv(("a", "b"), True)])

@@ -16,7 +16,7 @@ from torch import Tensor
 from .done_flags import any_true
 from .keys import Key
 from .spec_container import SpecContainer
-from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves
+from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves, time_last
 
 
 class ArrayEnv(Protocol):
@@ -79,7 +79,7 @@ def rollout_arrays(
 def to_tensordict(
     env: SpecContainer, obs_keys: Sequence[Key], trajectory: ArrayTrajectory, actions: Tensor
 ) -> TensorDict:
-    """Returns a rollout as a TensorDict `[*batch, time]` with time first in memory.
+    """Returns a rollout as a contiguous TensorDict `[*batch, time]`.
 
     Args:
         env: the environment; its specs name the entries.
@@ -87,36 +87,36 @@ def to_tensordict(
         trajectory: the steps; its rows have the batch size of the environment.
         actions: `[time, *batch, ...]`, as many as the trajectory has steps or more.
     """
-    terminated, truncated = trajectory.terminated, trajectory.truncated
-    done = terminated | truncated
-    flags = {"done": done, "terminated": terminated, "truncated": truncated}
-    next_entries: dict[Key, Tensor] = {key: flag.unsqueeze(-1) for key, flag in flags.items()}
-    root_entries = {key: torch.zeros_like(flag) for key, flag in next_entries.items()}
-    next_entries[env.reward_key] = trajectory.reward.unsqueeze(-1)
-    root_entries[env.action_key] = actions[: len(done)]
+    flags = {"terminated": trajectory.terminated, "truncated": trajectory.truncated}
+    next_entries: dict[Key, Tensor] = {"done": trajectory.terminated | trajectory.truncated, **flags}
+    root_entries: dict[Key, Tensor] = {key: torch.zeros_like(flag) for key, flag in next_entries.items()}
+    next_entries[env.reward_key] = trajectory.reward
+    next_entries, root_entries = (
+        {key: value.unsqueeze(-1) for key, value in entries.items()} for entries in (next_entries, root_entries)
+    )
+    root_entries[env.action_key] = time_last(actions[: trajectory.reward.shape[-1]], env.ndim)
     obs_keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in obs_keys]
     for leaves, entries in (trajectory.obs, root_entries), (trajectory.next_obs, next_entries):
         entries.update(zip(obs_keys, _encoded(env, obs_keys, leaves), strict=True))
-    return _batch_first(env, root_entries).set("next", _batch_first(env, next_entries))
+    size = trajectory.reward.shape
+    return _make_tensordict(env, root_entries, size).set("next", _make_tensordict(env, next_entries, size))
 
 
 def _encoded(env: SpecContainer, obs_keys: Sequence[Key], leaves: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yields observation leaves `[time, *batch, ...]` as the specs say, for instance one-hot."""
+    """Yields observation leaves `[*batch, time, ...]` as the specs say, for instance one-hot."""
     for key, leaf in zip(obs_keys, leaves, strict=True):
         spec = env.observation_spec[key]
-        if leaf.dtype == spec.dtype and leaf.shape[1:] == spec.shape:
+        if leaf.dtype == spec.dtype and leaf.shape[: env.ndim] + leaf.shape[env.ndim + 1 :] == spec.shape:
             yield leaf
         else:
-            yield spec.expand(len(leaf), *spec.shape).encode(leaf.cpu().numpy())
+            arrays = leaf.movedim(env.ndim, 0).cpu().numpy()
+            yield time_last(spec.expand(len(arrays), *spec.shape).encode(arrays), env.ndim)
 
 
-def _batch_first(env: SpecContainer, entries: dict[Key, Tensor]) -> TensorDict:
-    """Returns a TensorDict `[*batch, time]` with entries `[time, *batch, ...]`."""
-    dim, size = env.ndim, [*env.batch_size, len(next(iter(entries.values())))]
-    if dim:
-        entries = {key: value.movedim(0, dim) for key, value in entries.items()}
+def _make_tensordict(env: SpecContainer, entries: dict[Key, Tensor], size: torch.Size) -> TensorDict:
+    """Returns a TensorDict `[*batch, time]` with the entries."""
     flat = {key: value for key, value in entries.items() if isinstance(key, str)}
-    names: list[Any] = [*[None] * dim, "time"]
+    names: list[Any] = [*[None] * env.ndim, "time"]
     data = TensorDict(flat, size, device=env.device, names=names)  # faster than single entries
     for key, value in entries.items():
         if key not in flat:

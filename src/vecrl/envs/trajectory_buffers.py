@@ -21,29 +21,85 @@ from ..errors import SpaceError
 Path = tuple[str, ...]
 Leaves = Sequence[Any]
 """Arrays or tensors, one per leaf of an observation."""
-_MIN_BLOCK_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
+_MIN_PREALLOC_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
 _MAX_PREALLOC_BYTES = 1 << 31  # bytes at most to preallocate for a rollout that may end early, on the CPU
 _MAX_DEVICE_BYTES = 1 << 28  # the same on a device, where unused memory is occupied too
+_BLOCK_STEPS = 32  # see `Column`
+_MIN_BLOCK_ROWS = 256
+_MAX_BLOCK_ROW_BYTES = 64
+
+
+def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns memory with any content: on a CPU from NumPy, which asks Linux for large pages where there is much."""
+    if device.type != "cpu":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(tuple(shape))
+
+
+def _as_elements(memory: Tensor, dims: int) -> np.ndarray:
+    """Returns contiguous memory on a CPU as an array of its first `dims` dimensions, with one element for all others.
+
+    NumPy transposes such elements two to four times faster than torch transposes their parts.
+    """
+    size = math.prod(memory.shape[dims:]) * memory.itemsize
+    kind = np.dtype(np.complex128 if size == 16 else f"V{size}")  # which is copied in one piece
+    return memory.view(-1).view(torch.uint8).numpy().view(kind).reshape(memory.shape[:dims])
+
+
+def time_last(value: Tensor, dim: int) -> Tensor:
+    """Returns `[time, *rows, ...]` as a contiguous tensor `[*rows, time, ...]`; `rows` has `dim` dimensions."""
+    moved = value.movedim(0, dim)
+    if moved.is_contiguous() or not (value.is_cpu and value.is_contiguous()):
+        return moved.contiguous()
+    result = allocate(moved.shape, value.dtype, value.device)
+    _as_elements(result, dim + 1)[...] = np.moveaxis(_as_elements(value, dim + 1), 0, -1)
+    return result
 
 
 class Column:
     """Memory for the values of one leaf in all steps: `column[t] = value` copies the value of step t.
 
+    The values of many rows, of a few bytes each, are collected for a block of steps, since the caches of a CPU are too
+    small for writing to so many places in each step. `flush` copies what was collected.
+
     Args:
-        memory: the memory.
+        memory: `[*rows, steps, ...]`, the memory.
         dim: the dimension of the steps.
 
     Attributes:
-        steps: the memory of each step.
+        steps: the memory of each step, which is up to date after `flush`.
     """
 
-    __slots__ = ("dim", "memory", "steps")
+    __slots__ = ("_block", "_block_elements", "_block_steps", "_elements", "_end", "_start", "dim", "memory", "steps")
 
     def __init__(self, memory: Tensor, dim: int = 0):
         self.memory, self.dim, self.steps = memory, dim, memory.unbind(dim)
+        rows, row_bytes = math.prod(memory.shape[:dim]), math.prod(memory.shape[dim + 1 :]) * memory.itemsize
+        self._block: Tensor | None = None
+        self._start = self._end = 0  # the steps that are in the block only
+        if memory.is_cpu and rows >= _MIN_BLOCK_ROWS and 0 < row_bytes <= _MAX_BLOCK_ROW_BYTES:
+            step_shape = memory.shape[:dim] + memory.shape[dim + 1 :]
+            self._block = allocate((_BLOCK_STEPS, *step_shape), memory.dtype, memory.device)
+            self._block_steps = self._block.unbind(0)
+            self._block_elements = _as_elements(self._block, dim + 1)
+            self._elements = _as_elements(memory, dim + 1)
 
     def __setitem__(self, t: int, value: Tensor) -> None:
-        self.steps[t].copy_(value)
+        if self._block is None:
+            self.steps[t].copy_(value)
+            return
+        if t != self._end or t == self._start + _BLOCK_STEPS:
+            self.flush()
+            self._start = t
+        self._block_steps[t - self._start].copy_(value)
+        self._end = t + 1
+
+    def flush(self) -> None:
+        """Copies the values of the block into the memory."""
+        count = self._end - self._start
+        if count:
+            self._elements[..., self._start : self._end] = np.moveaxis(self._block_elements[:count], 0, -1)
+        self._start = self._end
 
 
 def _first_steps(memory: Tensor, count: int, dim: int = 0) -> Tensor:
@@ -56,13 +112,13 @@ def _first_steps(memory: Tensor, count: int, dim: int = 0) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTrajectory:
-    """T steps of n rows, or of a single environment; time is the first dimension.
+    """T steps of n rows, or of a single environment, as contiguous tensors.
 
     Attributes:
-        obs: leaves `[T, *rows, ...]`, the observations before the steps.
-        next_obs: leaves `[T, *rows, ...]`, the observations after the steps, final observations included.
-        reward: `[T, *rows]`.
-        terminated, truncated: `[T, *rows]` bool.
+        obs: leaves `[*rows, T, ...]`, the observations before the steps.
+        next_obs: leaves `[*rows, T, ...]`, the observations after the steps, final observations included.
+        reward: `[*rows, T]`.
+        terminated, truncated: `[*rows, T]` bool.
     """
 
     obs: list[Tensor]
@@ -73,11 +129,9 @@ class ArrayTrajectory:
 
     def with_rows(self, rows: Sequence[int]) -> ArrayTrajectory:
         """Returns the same steps with rows of another shape, instead of n rows."""
-        obs, next_obs = (
-            [leaf.reshape(-1, *rows, *leaf.shape[2:]) for leaf in leaves] for leaves in (self.obs, self.next_obs)
-        )
+        obs, next_obs = ([leaf.view(*rows, *leaf.shape[1:]) for leaf in leaves] for leaves in (self.obs, self.next_obs))
         flags = self.terminated, self.truncated
-        return ArrayTrajectory(obs, next_obs, *(leaf.reshape(-1, *rows) for leaf in (self.reward, *flags)))
+        return ArrayTrajectory(obs, next_obs, *(leaf.view(*rows, -1) for leaf in (self.reward, *flags)))
 
 
 class ArrayBuffer:
@@ -104,40 +158,57 @@ class ArrayBuffer:
         max_steps: int,
         length_is_known: bool,
     ):
-        self._num_leaves = len(first_obs)
+        self._num_leaves, self._dim = len(first_obs), len(rows)
         self._uses_numpy = not any(isinstance(leaf, Tensor) for leaf in first_obs)
-        device = torch.device("cpu") if self._uses_numpy else first_obs[0].device
-        obs_formats = [
+        self._device = torch.device("cpu") if self._uses_numpy else first_obs[0].device
+        formats = [
             (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype if self._uses_numpy else leaf.dtype)
             for leaf in first_obs
         ]
-        formats = [*obs_formats, (rows, reward_dtype), (rows, torch.bool), (rows, torch.bool)]
         if not self._uses_numpy:  # on a device, all observations before a step may be written one by one
-            formats = [*obs_formats, *formats]
+            formats = [*formats, *formats]
+        formats.append((rows, reward_dtype))
         self.capacity = max_steps
         if not length_is_known:
-            step_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats)
-            limit = _MAX_PREALLOC_BYTES if device.type == "cpu" else _MAX_DEVICE_BYTES
+            step_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats) + 2 * math.prod(rows)
+            limit = _MAX_PREALLOC_BYTES if self._device.type == "cpu" else _MAX_DEVICE_BYTES
             self.capacity = min(max_steps, max(1, limit // step_bytes))
-        self._set_memory([torch.empty((self.capacity, *shape), dtype=dtype, device=device) for shape, dtype in formats])
-        for flags in self._memory[-2:]:
-            flags.zero_()
+        memory = [
+            allocate((*shape[: self._dim], self.capacity, *shape[self._dim :]), dtype, self._device)
+            for shape, dtype in formats
+        ]
+        flags = torch.zeros((2, self.capacity, *rows), dtype=torch.bool, device=self._device)
+        self._set_memory(memory, flags)
         self._num_obs = 0  # for so many steps, the observations before the step are written already
         self._resets: list[tuple[int, Any, Leaves]] = []
         self.add_first_obs(0, ..., first_obs)
 
-    def _set_memory(self, memory: list[Tensor]) -> None:
-        self._memory = memory
-        columns: list[Any] = [leaf.numpy() if self._uses_numpy else Column(leaf) for leaf in memory]
-        *obs, self.reward, self._terminated, self._truncated = columns
+    def _set_memory(self, memory: list[Tensor], flags: Tensor) -> None:
+        self._memory, self._flags = memory, flags
+        columns: list[Any] = [
+            self._time_first(leaf) if self._uses_numpy else Column(leaf, self._dim) for leaf in memory
+        ]
+        *obs, self.reward = self._columns = columns
         self._obs, self.next_obs = obs[: -self._num_leaves], obs[-self._num_leaves :]
+        # Few steps have flags, so these are transposed at the end
+        self._terminated, self._truncated = flags.numpy() if self._uses_numpy else map(Column, flags)
+
+    def _time_first(self, leaf: Tensor) -> np.ndarray:
+        return np.moveaxis(leaf.numpy(), self._dim, 0)
+
+    def _flush(self) -> None:
+        if not self._uses_numpy:
+            for column in self._columns:
+                column.flush()
 
     def grow(self) -> None:
         """Doubles the memory."""
-        self._set_memory([torch.cat([leaf, torch.zeros_like(leaf)]) for leaf in self._memory])
+        self._flush()
+        memory = [torch.cat([leaf, torch.empty_like(leaf)], self._dim) for leaf in self._memory]
+        self._set_memory(memory, torch.cat([self._flags, torch.zeros_like(self._flags)], 1))
         self.capacity *= 2
 
-    def add_flags(self, t: int, terminated: object, truncated: object) -> None:
+    def add_flags(self, t: int, terminated: Any, truncated: Any) -> None:
         """Writes the flags of step t, which are otherwise False."""
         self._terminated[t], self._truncated[t] = terminated, truncated
 
@@ -152,19 +223,21 @@ class ArrayBuffer:
 
     def to_trajectory(self, num_steps: int) -> ArrayTrajectory:
         """Returns the first `num_steps` steps, which are all that were written."""
-        *leaves, reward, terminated, truncated = (_first_steps(leaf, num_steps) for leaf in self._memory)
+        self._flush()
+        dim = self._dim
+        *leaves, reward = (_first_steps(leaf, num_steps, dim) for leaf in self._memory)
         obs, next_obs = leaves[: -self._num_leaves], leaves[-self._num_leaves :]
-        obs = obs or [torch.empty_like(leaf) for leaf in next_obs]
+        obs = obs or [allocate(leaf.shape, leaf.dtype, leaf.device) for leaf in next_obs]
         start = max(1, min(self._num_obs, num_steps))
         for leaf, next_leaf in zip(obs, next_obs, strict=True):
-            leaf[start:] = next_leaf[start - 1 : -1]
+            leaf.narrow(dim, start, num_steps - start).copy_(next_leaf.narrow(dim, start - 1, num_steps - start))
         for t, rows, first_obs in self._resets:
             for leaf, values in zip(obs, first_obs, strict=True):
                 if self._uses_numpy:
-                    leaf.numpy()[t, rows] = values
+                    self._time_first(leaf)[t, rows] = values
                 else:
-                    leaf[t].index_copy_(0, rows, values)
-        return ArrayTrajectory(obs, next_obs, reward, terminated, truncated)
+                    leaf.select(dim, t).index_copy_(0, rows, values)
+        return ArrayTrajectory(obs, next_obs, reward, *(time_last(flag[:num_steps], dim) for flag in self._flags))
 
 
 # -- TensorDicts
@@ -207,7 +280,7 @@ class TensorDictBuffer:
 
     def _column(self, value: Any) -> Any:
         size = value.numel() * value.element_size() if isinstance(value, Tensor) else 0
-        if size < _MIN_BLOCK_BYTES or value.requires_grad:
+        if size < _MIN_PREALLOC_BYTES or value.requires_grad:
             return []
         if not self._length_is_known and (value.device.type != "cpu" or size * self._max_steps > _MAX_PREALLOC_BYTES):
             return []
@@ -231,6 +304,7 @@ class TensorDictBuffer:
 
     def _leaf(self, path: Path, column: Any) -> Any:
         if isinstance(column, _CheckedColumn):
+            column.flush()
             return _first_steps(column.memory, self._count, self._dim)
         stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
         try:
@@ -275,6 +349,7 @@ class _NestedColumns:
             elif type(column) is not _CheckedColumn or type(value) is TensorDict:
                 return False
             elif value.requires_grad:  # preallocated memory would lose the gradient
+                column.flush()
                 columns[name] = [*column.steps[: column.count], value]
             else:
                 column.append(value)
@@ -296,7 +371,9 @@ class _CheckedColumn(Column):
     __slots__ = ("count",)
 
     def __init__(self, example: Tensor, dim: int, steps: int):
-        super().__init__(example.new_empty((*example.shape[:dim], steps, *example.shape[dim:])), dim)
+        super().__init__(
+            allocate((*example.shape[:dim], steps, *example.shape[dim:]), example.dtype, example.device), dim
+        )
         self.count = 0
 
     def append(self, value: Tensor) -> None:
@@ -305,7 +382,7 @@ class _CheckedColumn(Column):
             raise SpaceError(f"Expected shape {tuple(row.shape)} in every step, got {tuple(value.shape)}.")
         if value.dtype != row.dtype:
             raise SpaceError(f"Expected {row.dtype} in every step, got {value.dtype}.")
-        row.copy_(value)
+        self[self.count] = value
         self.count += 1
 
 

@@ -245,7 +245,9 @@ class NativeEnv(EnvBase):
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
         # Elementwise, since a reduction over two or three options is slow. The result is in range for any input.
-        action_index = action[:, 1].to(self.simulator.dtype)
+        action_index = action[:, 1].to(
+            torch.int64 if self.batch_locked else self.simulator.dtype
+        )  # which has gradients
         for option in range(2, action.shape[-1]):
             action_index = torch.maximum(action_index, action[:, option].to(action_index.dtype) * option)
         return action_index
@@ -282,9 +284,9 @@ class NativeEnv(EnvBase):
         action_steps = numeric.reshape(len(actions), *rows, *numeric.shape[1:]).unbind(0)
         arrays = _NativeArrays(self.simulator, self._start_rows(*rows, self._state))
         trajectory = rollout_arrays(arrays, action_steps, rows, self.simulator.dtype, break_when_any_done)
-        self._state = arrays.rows
+        self._state = self.simulator.rows
         if not self.simulator.can_sync_host():  # the rows that are done were reset after the last step too
-            done = trajectory.terminated[-1] | trajectory.truncated[-1]
+            done = trajectory.terminated[..., -1] | trajectory.truncated[..., -1]
             self._state = self._state._replace(episodes=self._state.episodes - done.int())
         return to_tensordict(self, ["observation"], trajectory.with_rows(self.batch_size), actions)
 
@@ -323,34 +325,35 @@ class NativeEnv(EnvBase):
 
 
 class _NativeArrays:
-    """Rows of a simulator at array level, see `ArrayEnv`."""
+    """A simulator at array level, see `ArrayEnv`. It starts with the rows `rows`, and holds the rows itself."""
 
     def __init__(self, simulator: NativeSimulator, rows: NativeState):
         self._simulator = simulator
-        self.rows = rows
+        simulator.rows = rows
 
     def reset_arrays(self) -> Leaves:
-        return [self._simulator.rows_obs(self.rows)]
+        return [self._simulator.rows_obs(self._simulator.rows)]
 
     def step_arrays(self, action: Tensor, t: int, out: ArrayBuffer, reset_done: bool) -> bool | Tensor:
-        simulator, rows = self._simulator, self.rows
-        if not simulator.can_sync_host():
-            step, done, first_obs, self.rows = simulator.step_and_restart_rows(action, rows)
-            out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
+        simulator = self._simulator
+        can_read_flags = simulator.can_sync_host()
+        if reset_done or not can_read_flags:  # on a device, resets are part of the same computation
+            step, done, first_obs = simulator.step_and_reset(action)
+        else:
+            step, first_obs = simulator.step(action), None
+            done = torch.logical_or(step.terminated, step.truncated)
+        out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
+        if not can_read_flags:
             out.add_flags(t, step.terminated, step.truncated)
             if reset_done:
                 out.add_first_obs(t + 1, ..., [first_obs])
             return done
-        # On the CPU, flags are read at no cost, so that first observations are computed only for rows that are done
-        step, self.rows = simulator.step_rows(action, rows)
-        out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
-        row_index = torch.logical_or(step.terminated, step.truncated).nonzero().squeeze(-1)
+        row_index = done.nonzero().squeeze(-1)
         if not len(row_index):
             return False
         out.add_flags(t, step.terminated, step.truncated)
-        if reset_done:
-            self.rows, first_obs = simulator.restart_selected_rows(row_index, self.rows)
-            out.add_first_obs(t + 1, row_index, [first_obs])
+        if first_obs is not None:
+            out.add_first_obs(t + 1, row_index, [first_obs[row_index]])
         return True
 
 

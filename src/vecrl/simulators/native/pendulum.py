@@ -51,7 +51,7 @@ class Pendulum(NativeSimulator):
         xp = namespace_of(state)
         angle, speed = state
         torque = action[:, 0].clip(-MAX_TORQUE, MAX_TORQUE)
-        wrapped = xp.remainder(angle + math.pi, 2 * math.pi) - math.pi
+        wrapped = angle - xp.floor(angle / (2 * math.pi) + 0.5) * (2 * math.pi)  # remainder takes 15 times as long
         cost = wrapped * wrapped + 0.1 * (speed * speed) + 0.001 * (torque * torque)
         pull = xp.sin(angle) * (3 * self.g / (2 * LENGTH)) + torque * (3 / (MASS * LENGTH**2))
         speed = (speed + pull * TAU).clip(-MAX_SPEED, MAX_SPEED)
