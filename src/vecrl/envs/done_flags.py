@@ -74,7 +74,12 @@ def any_true(mask: Tensor) -> bool:
 
 
 def reduce_to_rows(mask: Tensor, batch_size: Sequence[int], require_all: bool = False) -> Tensor:
-    """Returns `[*batch_size]` bool: the rows in which any element of a mask is True, or all if `require_all`."""
+    """Returns `[*batch_size]` bool: the rows in which any element of a mask is True, or all if `require_all`.
+
+    The result may share the memory of the mask.
+    """
+    if mask.shape == (*batch_size, 1):  # reductions take longer
+        return mask.squeeze(-1)
     rows = mask.reshape(*batch_size, -1)
     return rows.all(-1) if require_all else rows.any(-1)
 
@@ -82,5 +87,8 @@ def reduce_to_rows(mask: Tensor, batch_size: Sequence[int], require_all: bool = 
 def rows_done(tensordict: TensorDictBase, prefixes: Sequence[Prefix], require_all: bool = False) -> Tensor:
     """Returns `[*batch]` bool: the rows in which any "done" flag at `prefixes` is True, or all if `require_all`."""
     flags = [tensordict.get(join_key(prefix, "done")) for prefix in prefixes]
-    per_prefix = torch.stack([reduce_to_rows(flag, tensordict.batch_size, require_all) for flag in flags])
+    rows = [reduce_to_rows(flag, tensordict.batch_size, require_all) for flag in flags]
+    if len(rows) == 1:
+        return rows[0]
+    per_prefix = torch.stack(rows)
     return per_prefix.all(0) if require_all else per_prefix.any(0)

@@ -268,10 +268,13 @@ class SettingsComparison:
         self._parts: list[Any] = []
         self._tensors: list[Tensor] = []
         self._num_changes = -1
+        self._num_changes_of_process = -1
         self._are_equal = False
 
     def are_equal(self) -> bool:
         """Returns whether the settings are equal now."""
+        if self._num_changes_of_process == self._count_changes_of_process():  # faster than the count for each part
+            return self._are_equal
         if self._num_changes != self._count_changes():
             first, *others = (env.transform for env in self._envs)
             self._parts = [part for env in self._envs for part in env.transform.modules()]
@@ -281,7 +284,11 @@ class SettingsComparison:
             same_tensors = len(self._tensors) == len(tensors)  # changes of others cannot be counted
             self._are_equal = independent and same_tensors and all(equal_settings(first, other) for other in others)
             self._num_changes = self._count_changes()
+        self._num_changes_of_process = self._count_changes_of_process()
         return self._are_equal
+
+    def _count_changes_of_process(self) -> int:
+        return self._envs[0].transform.total_changes + sum(tensor._version for tensor in self._tensors)
 
     def _count_changes(self) -> int:
         num_changes = sum(getattr(part, "num_changes", 0) for part in self._parts)

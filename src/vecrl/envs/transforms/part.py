@@ -93,6 +93,8 @@ class Part(nn.Module):
     excluded_from_state = ("_container_ref", "_cache", "_key_pairs", "_inverse_key_pairs", "num_changes")
     num_changes = 0
     """How often an attribute was set, or a part of a container was replaced."""
+    total_changes: ClassVar[int] = 0
+    """The same in all parts of this process."""
     _cached_names: ClassVar[tuple[str, ...]] = ("_key_pairs", "_inverse_key_pairs")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -112,6 +114,7 @@ class Part(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         vars(self)["num_changes"] = self.num_changes + 1
+        Part.total_changes += 1
 
     # -- keys
 
@@ -173,7 +176,7 @@ class Part(nn.Module):
 
     def _clear_cache(self) -> None:
         self._cache.clear()
-        self.num_changes += 1
+        self.num_changes += 1  # which counts as a change of an attribute
         for name in self._cached_names:
             self.__dict__.pop(name, None)
 
