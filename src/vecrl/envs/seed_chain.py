@@ -1,5 +1,4 @@
-"""The chain of seeds with which the environments of a batch are seeded. This module knows only
-numbers."""
+"""The chain of seeds with which the environments of a batch are seeded. This module knows numbers only."""
 
 from __future__ import annotations
 
