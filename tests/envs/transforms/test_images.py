@@ -27,6 +27,12 @@ def test_to_tensor_image_divides_by_255(dtype: torch.dtype) -> None:
     assert torch.equal(made, SCREEN.movedim(-1, -3).to(dtype) / 255)
 
 
+def test_all_bytes_become_the_quotients_of_torch() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8).repeat(3).view(16, 16, 3)
+    for given in (pixels, pixels.transpose(0, 1), pixels[::2], pixels[:0]):
+        assert torch.equal(through(ToTensorImage(), given), given.movedim(-1, -3).float().div_(255))
+
+
 def test_to_tensor_image_does_not_scale_floats_by_default() -> None:
     pixels = SCREEN.float()
     saved = pixels.clone()
