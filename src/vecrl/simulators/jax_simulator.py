@@ -26,6 +26,7 @@ from ..errors import SpaceError
 from ..validation import check_seeds
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
+RESET_PARTS = 8  # an episode is started in as many rows at a time as an eighth of all
 
 
 class JaxStep(NamedTuple):
@@ -89,42 +90,68 @@ class JaxTask(ABC):
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """`start(keys)` and `step(states, actions)` over rows, which return what `start` and `step` do over one.
 
-        A step gives states and observations of the dtypes of the start, so that it is not compiled twice.
+        States are lists of their arrays, since JAX reads and makes objects of a library's classes in Python. A step
+        gives states and observations of the dtypes of the start, so that it is not compiled twice.
         """
         import jax
 
+        tree = jax.tree_util
+
+        def start(keys: Array) -> tuple[Tree, Tree]:
+            state, obs = jax.vmap(self.start)(keys)
+            return tree.tree_leaves(state), obs
+
         def step(states: Tree, actions: Tree) -> JaxStep:
-            step = jax.vmap(self.step)(states, actions)
-            state, obs = jax.tree_util.tree_map(
+            step = jax.vmap(self.step)(self.state_of(states), actions)
+            state, obs = tree.tree_map(
                 lambda value, start: value.astype(start.dtype), (step.state, step.obs), self.start_shapes
             )
             flags = step.terminated.astype(bool), step.truncated.astype(bool)
-            return JaxStep(state, obs, step.reward.astype(float), *flags, step.info)
+            return JaxStep(tree.tree_leaves(state), obs, step.reward.astype(float), *flags, step.info)
 
-        return jax.vmap(self.start), step
+        return start, step
+
+    def state_of(self, leaves: Sequence[Array]) -> Tree:
+        """Returns the library's state, from the list of its arrays."""
+        import jax
+
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(self.start_shapes[0]), leaves)
 
     @cached_property
     def compiled(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
         """Functions of all rows, which are compiled on their first calls, once for each number of rows.
 
         They are `start` and `step` of `functions`, `reset_where(keys, rows, mask)`, and the last two in one:
-        `step_and_reset(keys, states, actions)`. Rows are states and observations.
+        `step_and_reset(keys, states, actions)`, which returns the step, its flags `terminated`, `truncated` and `done`
+        `[3, n]`, and the keys and rows after the reset. Rows are states and observations.
         """
         import jax
 
         start, step = self.functions
 
         def reset_where(keys: Array, rows: Tree, mask: Array) -> Tree:
-            def restart() -> Tree:
-                next_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
-                return _select_rows(mask, (next_keys, start(keys)), (keys, rows))
+            """Starts episodes in parts of the rows of `mask`, since most steps end few episodes or none."""
+            n = len(mask)
+            size = -(-n // RESET_PARTS)
+            ids, count = jax.numpy.nonzero(mask, size=n + size, fill_value=n)[0], mask.sum()
 
-            return jax.lax.cond(mask.any(), restart, lambda: (keys, rows))
+            def restart(loop: Tree) -> Tree:
+                done, rows = loop
+                part = jax.lax.dynamic_slice_in_dim(ids, done, size)  # the id n is of no row
+                keys = rows[0].at[part].get(mode="clip")
+                new = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE), start(keys)
+                return done + size, jax.tree_util.tree_map(
+                    lambda old, new: old.at[part].set(new.astype(old.dtype), mode="drop"), rows, new
+                )
 
-        def step_and_reset(keys: Array, states: Tree, actions: Tree) -> tuple[JaxStep, Tree]:
+            return jax.lax.while_loop(lambda loop: loop[0] < count, restart, (0, (keys, rows)))[1]
+
+        def step_and_reset(keys: Array, states: Tree, actions: Tree) -> tuple[JaxStep, Array, Tree]:
             result = step(states, actions)
-            rows = reset_where(keys, (result.state, result.obs), result.terminated | result.truncated)
-            return result._replace(state=None), rows
+            done = result.terminated | result.truncated
+            flags = jax.numpy.stack([result.terminated, result.truncated, done])  # to read one array is faster
+            rows = reset_where(keys, (result.state, result.obs), done)
+            return result._replace(state=None, terminated=None, truncated=None), flags, rows
 
         return jax.jit(start), jax.jit(step), jax.jit(reset_where), jax.jit(step_and_reset)
 
@@ -176,6 +203,7 @@ class JaxSimulator:
         _, self._step_compiled, self._reset_where, self._step_and_reset = task.compiled
         self._action_layout = Layout(task.action_space)
         self._action_bounds = [_integer_bounds(task.action_space, leaf.path) for leaf in self._action_layout.leaves]
+        self._action_dtypes = [_action_dtype(leaf.dtype) for leaf in self._action_layout.leaves]
         self._allocate()
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
@@ -201,17 +229,18 @@ class JaxSimulator:
         """Steps all rows with `actions` `[n, ...]`, nested as the action space."""
         step: JaxStep = self._step_compiled(self._rows[0], self._jax_actions(actions))
         self._rows = step.state, step.obs
-        return self._batch_step(step)
+        return self._batch_step(step, to_torch(step.terminated), to_torch(step.truncated))
 
     def step_and_reset(self, actions: Tree) -> tuple[BatchStep, torch.Tensor, Tree]:
         """Steps all rows, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
-        step, (self._keys, self._rows) = self._step_and_reset(self._keys, self._rows[0], self._jax_actions(actions))
-        result = self._batch_step(step)
-        return result, torch.logical_or(result.terminated, result.truncated), to_torch(self._rows[1])
+        step, flags, rows = self._step_and_reset(self._keys, self._rows[0], self._jax_actions(actions))
+        self._keys, self._rows = rows
+        terminated, truncated, done = to_torch(flags).unbind()
+        return self._batch_step(step, terminated, truncated), done, to_torch(self._rows[1])
 
-    def _batch_step(self, step: JaxStep) -> BatchStep:
-        obs, reward, terminated, truncated = map(to_torch, step[1:5])
-        return BatchStep(obs, reward, terminated, truncated, to_torch(step.info) if self._infos else {})
+    def _batch_step(self, step: JaxStep, terminated: torch.Tensor, truncated: torch.Tensor) -> BatchStep:
+        info = to_torch(step.info) if self._infos else {}
+        return BatchStep(to_torch(step.obs), to_torch(step.reward), terminated, truncated, info)
 
     def render(self, row: int) -> np.ndarray | None:
         """Renders a frame `[height, width, 3]` uint8 of one row; returns None without a render mode."""
@@ -219,21 +248,18 @@ class JaxSimulator:
 
         if self.render_mode is None:
             return None
-        return self.task.draw(jax.tree_util.tree_map(lambda leaf: leaf[row], self._rows[0]))
+        return self.task.draw(jax.tree_util.tree_map(lambda leaf: leaf[row], self.task.state_of(self._rows[0])))
 
     def get_state(self) -> dict[str, torch.Tensor]:
         """Returns the full state: every array of the library's state, observations, and the random keys of the rows."""
-        import jax
-
-        leaves, _ = jax.tree_util.tree_flatten_with_path((self._keys, self._rows))
-        return {jax.tree_util.keystr(path): to_torch(leaf) for path, leaf in leaves}
+        return {name: to_torch(leaf) for name, leaf in self._named_leaves()}
 
     def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state that `get_state` returned."""
         import jax
 
-        leaves, tree = jax.tree_util.tree_flatten_with_path((self._keys, self._rows))
-        values = [from_torch(state[jax.tree_util.keystr(path)].to(self.device, copy=True)) for path, _ in leaves]
+        values = [from_torch(state[name].to(self.device, copy=True)) for name, _ in self._named_leaves()]
+        tree = jax.tree_util.tree_structure((self._keys, self._rows))
         self._keys, self._rows = jax.tree_util.tree_unflatten(tree, values)
 
     def close(self) -> None:
@@ -242,16 +268,25 @@ class JaxSimulator:
 
     # -- keys, states and conversions ----------------------------------------------------------------
 
+    def _named_leaves(self) -> list[tuple[str, Array]]:
+        """Returns all arrays, with names from the library's classes, in the order of the leaves of keys and rows."""
+        import jax
+
+        state, obs = self._rows
+        leaves, _ = jax.tree_util.tree_flatten_with_path((self._keys, (self.task.state_of(state), obs)))
+        return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+
     def _allocate(self) -> None:
         """Draws keys from the operating system's entropy, and allocates rows for the first `reset`."""
         import jax
 
         self._check_obs(self.task.start_shapes[1])
         keys = jax.vmap(jax.random.PRNGKey)(np.random.SeedSequence().generate_state(self.num_envs))
-        zeros = jax.tree_util.tree_map(
+        state, obs = jax.tree_util.tree_map(
             lambda leaf: np.zeros((self.num_envs, *leaf.shape), leaf.dtype), self.task.start_shapes
         )
-        self._keys, self._rows = jax.device_put((keys, zeros), self._jax_device)
+        rows = jax.tree_util.tree_leaves(state), obs
+        self._keys, self._rows = jax.device_put((keys, rows), self._jax_device)
 
     def _check_obs(self, shapes: Tree) -> None:
         layout = Layout(self.observation_space)
@@ -273,20 +308,17 @@ class JaxSimulator:
 
     def _jax_actions(self, actions: Tree) -> Tree:
         """Checks the shapes of actions, and converts them to arrays of the dtypes of the action space in JAX."""
-        import jax
-
         values = self._action_layout.split(actions)
         for i, leaf in enumerate(self._action_layout.leaves):
-            expected = [self.num_envs, *leaf.shape]
-            if list(values[i].shape) != expected:
+            shape = (self.num_envs, *leaf.shape)
+            if values[i].shape != shape:
                 raise SpaceError(
-                    f"Expected actions of shape {expected} at {leaf.name} for {self.task.name}, got "
+                    f"Expected actions of shape {list(shape)} at {leaf.name} for {self.task.name}, got "
                     f"{list(values[i].shape)}. Give one element of action_space per row."
                 )
             self._check_range(i, values[i])
-            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)  # int64 is int32, unless JAX has 64 bits enabled
             # A copy: the state may keep the action, and the caller may write to it.
-            values[i] = as_argument(values[i].detach().to(self.device, getattr(torch, dtype.name), copy=True))
+            values[i] = as_argument(values[i].detach().to(self.device, self._action_dtypes[i], copy=True))
         return self._action_layout.build(values)
 
     def _check_range(self, i: int, values: torch.Tensor) -> None:
@@ -351,20 +383,18 @@ def _integer_bounds(space: Any, path: Sequence[Any]) -> tuple[Any, Any] | None:
     return None if count is None else (space.start, space.start + count - 1)
 
 
+def _action_dtype(dtype: Any) -> torch.dtype:
+    """Returns JAX's dtype of actions: int32 for int64, unless JAX has 64 bits enabled."""
+    import jax
+
+    return getattr(torch, jax.dtypes.canonicalize_dtype(dtype).name)
+
+
 def unbounded_space(shapes: Tree) -> AnySpace:
     """Returns a space without bounds for arrays of these shapes and dtypes, which may be nested in dicts."""
     if isinstance(shapes, Mapping):
         return spaces.Dict({key: unbounded_space(value) for key, value in shapes.items()})
     return spaces.Box(-np.inf, np.inf, shapes.shape, shapes.dtype)
-
-
-def _select_rows(mask: Array, new: Tree, current: Tree) -> Tree:
-    import jax
-
-    def select(a: Array, b: Array) -> Array:
-        return jax.numpy.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a.astype(b.dtype), b)
-
-    return jax.tree_util.tree_map(select, new, current)
 
 
 def from_torch(x: torch.Tensor) -> Array:

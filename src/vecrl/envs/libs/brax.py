@@ -134,8 +134,8 @@ class BraxWrapper(JaxTaskEnv):
             def step(floats: list[Array], action: Array) -> list[Array]:
                 values = iter(floats)
                 merged = [next(values) if use else leaf for use, leaf in zip(is_float, leaves, strict=True)]
-                result = self._functions[1](jax.tree_util.tree_unflatten(self._state_tree, merged), action)
-                state = zip(is_float, jax.tree_util.tree_leaves(result.state), strict=True)
+                result = self._functions[1](merged, action)
+                state = zip(is_float, result.state, strict=True)
                 return [*(leaf for use, leaf in state if use), result.obs, result.reward]
 
             floats = [leaf for use, leaf in zip(is_float, leaves, strict=True) if use]

@@ -43,7 +43,7 @@ class JaxTaskEnv(EnvBase):
         kwargs: arguments of `EnvBase`.
     """
 
-    excluded_from_state = ("_task", "_functions", "_state_paths", "_state_tree")
+    excluded_from_state = ("_task", "_functions", "_state_paths")
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class JaxTaskEnv(EnvBase):
     def _read_state_structure(self) -> None:
         import jax
 
-        leaves, self._state_tree = jax.tree_util.tree_flatten_with_path(self._task.start_shapes[0])
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self._task.start_shapes[0])
         self._state_paths: list[Path] = [_names(path) for path, _ in leaves]
         self._state_leaves = [leaf for _, leaf in leaves]
 
@@ -123,9 +123,7 @@ class JaxTaskEnv(EnvBase):
         return TensorDict(entries, shape, device=self.device)
 
     def _entries(self, state: Tree, obs: Tree, shape: torch.Size) -> dict[str, Any]:
-        import jax
-
-        leaves = map(to_torch, jax.tree_util.tree_leaves(state))
+        leaves = map(to_torch, state)
         state_td = TensorDict({}, shape, device=self.device)
         for path, value in zip(self._state_paths, leaves, strict=True):
             value = value.view(torch.int32) if value.dtype == torch.uint32 else value
@@ -134,10 +132,8 @@ class JaxTaskEnv(EnvBase):
         obs = obs if isinstance(obs, dict) else {"observation": obs}
         return {**_with_batch(obs, shape), "state": state_td}
 
-    def _state_of(self, tensordict: TensorDictBase) -> Tree:
-        """Returns the state of rows in the structure of the library."""
-        import jax
-
+    def _state_of(self, tensordict: TensorDictBase) -> list[Any]:
+        """Returns the arrays of the state of rows."""
         rows, device = tensordict.batch_size.numel(), torch.device(self.device or "cpu")
         leaves: list[Any] = []
         for path, leaf in zip(self._state_paths, self._state_leaves, strict=True):
@@ -149,7 +145,7 @@ class JaxTaskEnv(EnvBase):
                 )
             value = value.to(device).reshape((rows, *leaf.shape))
             leaves.append(as_argument(value.view(torch.uint32) if leaf.dtype == np.uint32 else value))
-        return jax.tree_util.tree_unflatten(self._state_tree, leaves)
+        return leaves
 
     def _action_of(self, tensordict: TensorDictBase) -> Any:
         spec, space = self.action_spec, self._task.action_space
@@ -170,8 +166,8 @@ class JaxTaskEnv(EnvBase):
 
         if tensordict.batch_size.numel() != 1:
             raise SpaceError(f"Expected a TensorDict of one row, got the batch size {tuple(tensordict.batch_size)}.")
-        state = jax.tree_util.tree_map(lambda leaf: jax.numpy.asarray(leaf[0]), self._state_of(tensordict))
-        return self._task.draw(state)
+        state = [jax.numpy.asarray(leaf[0]) for leaf in self._state_of(tensordict)]
+        return self._task.draw(self._task.state_of(state))
 
     def to(self, device: torch.device | str | int) -> Self:
         """Moves the specs and the key of the environment to another device and returns it."""
