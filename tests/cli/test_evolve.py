@@ -346,3 +346,34 @@ def test_damaged_runs_raise_one_line(vecrl, tmp_path, finished, change, text):
     assert "Error:" in answer.out
     assert text in answer.out
     assert len(answer.out.strip().splitlines()) == 1
+
+
+def test_a_slow_generation_is_explained_once(vecrl, tmp_path, monkeypatch):
+    monkeypatch.setattr("vecrl.cli.console.SLOW_S", 0.0)
+    options = ["--popsize", 6, "--test-episodes", 3, "--seed", 1, "--generations", 2, "--no-video", "--out", tmp_path]
+    answer = vecrl("evolve", "CartPole-v1", *options)
+    assert answer.code == 0, answer.out
+    assert answer.out.count("Still running.") == 1
+    assert answer.out.count("give one by --max-steps") == 1
+    limited = vecrl("evolve", "CartPole-v1", *options, "--max-steps", 30)
+    assert "Still running." in limited.out
+    assert "give one by --max-steps" not in limited.out
+
+
+def test_many_parameters_are_mentioned_before_the_first_generation(vecrl, tmp_path, monkeypatch):
+    options = [*SMALL, "--generations", 1, "--no-video", "--out", tmp_path]
+    assert "parameters is slow" not in vecrl("evolve", "CartPole-v1", *options).out
+    monkeypatch.setattr("vecrl.cli.evolve.MANY_PARAMETERS", 5)
+    assert "A search over 114 parameters is slow." in vecrl("evolve", "CartPole-v1", *options).out
+
+
+def test_a_missing_encoder_is_reported_before_the_first_step(vecrl, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 1, "--out", tmp_path)
+    assert answer.code == 0, answer.out
+    assert "There will be no video: Expected imageio-ffmpeg for videos, got none. Install it with" in answer.out
+    assert "recording" not in answer.out
+    answer = vecrl("rollout", "CartPole-v1", "--video", tmp_path / "run.mp4")
+    assert answer.code == 1
+    assert 'pip install "vecrl[video]"' in answer.out
+    assert "steps/s" not in answer.out

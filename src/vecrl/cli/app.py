@@ -163,7 +163,10 @@ def evolve(
     popsize: Annotated[int, typer.Option(min=2, help="Members per generation, an even number.")] = 64,
     subbatch_size: Annotated[int, typer.Option(min=1, help="Members that a worker evaluates together.")] = 128,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per member and generation.")] = 1,
-    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Steps per member and generation.")] = None,  # noqa: UP045
+    max_steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Steps per member and generation. Default: until episodes end."),
+    ] = None,
     stdev: Annotated[float, typer.Option(help="Initial standard deviation of the parameters.")] = 0.3,
     max_speed: Annotated[Optional[float], typer.Option(help="Maximum step of the centre per generation.")] = None,  # noqa: UP045
     obs_norm: Annotated[bool, typer.Option(help="Normalise observations by running statistics.")] = True,

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+SLOW_S = 15.0  # seconds without a result after which a command says what it does
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -76,6 +77,36 @@ def status(text: str) -> Status:
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
     return console.status(text)
+
+
+class SlowNotice:
+    """Prints a line as soon as the work in one of its contexts has taken some seconds, and only once.
+
+    Args:
+        is_limited: whether the user has limited the steps of episodes.
+    """
+
+    def __init__(self, is_limited: bool):
+        advice = "" if is_limited else " If the environment has no time limit, give one by --max-steps."
+        self._text = (
+            "Still running. Some simulators compile on first use, and others wait until all episodes end." + advice
+        )
+        self._printed = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        timer = threading.Timer(SLOW_S, self._print)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _print(self) -> None:
+        if not self._printed:
+            self._printed = True
+            console.print(self._text, soft_wrap=True)
 
 
 def name_hint(env: object, message: str = "") -> str:

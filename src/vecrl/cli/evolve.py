@@ -20,8 +20,8 @@ from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import seed_for, stream_for
 from ..simulators.faster import faster_name
-from .console import INTERRUPTED, console, first_line, status
-from .media import draw_curve, record_video
+from .console import INTERRUPTED, SlowNotice, console, first_line, status
+from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
 from .run_folder import RunFolder
 from .run_log import RunLog
@@ -29,6 +29,7 @@ from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
 PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal
+MANY_PARAMETERS = 100_000  # with more, a population search makes little progress
 
 
 class Evolution:
@@ -48,6 +49,7 @@ class Evolution:
         self._steps_per_second = 0.0
         self._resumed = state is not None
         self._log = RunLog()
+        self._slow_notice = SlowNotice(options.max_steps is not None)
         self.evaluator = options.evaluator()
         try:
             self.search = self._new_search()
@@ -133,8 +135,16 @@ class Evolution:
         )
         if (name := faster_name(options.env)) is not None:
             console.print(f"[dim]vecrl evolve {name} gives the same values, and is faster.[/]", soft_wrap=True)
+        if self.evaluator.parameter_length >= MANY_PARAMETERS:
+            console.print(
+                f"[yellow]A search over {self.evaluator.parameter_length:,} parameters is slow.[/] The default network "
+                "has 16 for each number of an observation. Use smaller observations, or a --network with fewer.",
+                soft_wrap=True,
+            )
+        records_video = options.video and self._can_record()
         try:
-            self.selection.retest()
+            with self._slow_notice():
+                self.selection.retest()
             self._run()
             self._test_last()
             self._last_complete = self.state_dict()
@@ -146,7 +156,7 @@ class Evolution:
             if not interrupted:
                 reported = self._report()
             self.evaluator.close()
-            if options.video and not interrupted:
+            if records_video and not interrupted:
                 self._record_video()
         except KeyboardInterrupt:
             interrupted = True
@@ -176,7 +186,8 @@ class Evolution:
         """Runs one generation; returns its line of metrics.csv."""
         started, norm_state = time.perf_counter(), self._norm_state()
         population = torch.cat([self.search.ask(), self.search.center[None]])
-        result = self.evaluator(population)
+        with self._slow_notice():
+            result = self.evaluator(population)
         self.search.tell(result.fitness[:-1].float())
         elapsed = time.perf_counter() - started
         self.steps += result.interactions
@@ -239,14 +250,15 @@ class Evolution:
         row, goal = self._last, self.options.stop_at
         promising = goal is not None and max(row["center"], row["mean"]) >= goal
         if self.selection.due(self.search.generation, self.steps, promising):
-            row["test"] = self.selection.test(self.search.generation, self._center())
+            with self._slow_notice():
+                row["test"] = self.selection.test(self.search.generation, self._center())
 
     def _test_last(self) -> None:
         """Tests the policies since the last test, unless the goal is reached."""
         generation, selection = self.search.generation, self.selection
         if selection.solved or selection.tested_at == generation:
             return
-        with status(f"testing on {self.options.test_episodes} episodes"):
+        with status(f"testing on {self.options.test_episodes} episodes"), self._slow_notice():
             mean = selection.test(generation, self._center(), last=True)
         self.folder.record_test(generation, mean)
         self._write_log(generation, test=mean)
@@ -254,7 +266,7 @@ class Evolution:
     def _report(self) -> float | None:
         if self.selection.best is None:
             return None
-        with status(f"running {self.options.test_episodes} fresh episodes"):
+        with status(f"running {self.options.test_episodes} fresh episodes"), self._slow_notice():
             reported = self.selection.report()
         self._write_log(self.search.generation, reported=reported)
         return reported
@@ -296,6 +308,15 @@ class Evolution:
         self.folder.rewind(self.search.generation)
         self.folder.write_state(self._last_complete, self._policy())
         draw_curve(self.folder.rows(), self.folder.curve, self.options.env, self.options.stop_at)
+
+    def _can_record(self) -> bool:
+        """Returns whether a video can be encoded, and says at the start of a run if it cannot."""
+        try:
+            require_ffmpeg()
+        except ImportError as error:
+            console.print(f"[yellow]There will be no video:[/] {escape(str(error))}", soft_wrap=True)
+            return False
+        return True
 
     def _record_video(self) -> None:
         options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)

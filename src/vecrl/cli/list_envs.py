@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..simulators.availability import Availability, available
-from ..simulators.registry import BARE, SEPARATOR, find_entry, known_prefixes
+from ..simulators.registry import BARE, SEPARATOR, known_prefixes
 from ..vector import factory  # noqa: F401 -- fills the registry on import
 from .console import console, error_console, first_line
 
@@ -53,9 +53,9 @@ def require_env(env: str | None, command: str) -> str:
     error_console.print("[bold red]Error:[/] Expected an environment, got none. Give one, for example:")
     for prefix in known_prefixes():
         with suppress(ImportError):  # of a distribution that has an entry point
-            entry, _ = find_entry(prefix + SEPARATOR)
-            if entry.example is not None and entry.missing is None:
-                name = _full_name(prefix, entry.example)
+            found = available(prefix)
+            if found.example is not None and found.missing is None:
+                name = _full_name(prefix, found.example)
                 error_console.print(f"  vecrl {command} {name}", markup=False, soft_wrap=True)
     raise typer.Exit(WRONG_USAGE)
 

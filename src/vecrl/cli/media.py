@@ -37,6 +37,13 @@ PolicyFn = Callable[..., Tensor | tuple[Tensor, ...]]
 """Computes outputs from features `[1, obs_length]`, and a hidden state if there is one."""
 
 
+def require_ffmpeg() -> None:
+    """Raises an ImportError, which says what to install, if videos cannot be encoded."""
+    from ..record import video  # here, since the package imports TensorDicts
+
+    video.require_ffmpeg()
+
+
 def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
     """Creates the folder of a file to write.
 
@@ -147,6 +154,7 @@ def record_video(
 
 def check_renders(env: str, *, env_kwargs: Mapping[str, Any], constant_observation: bool = False) -> None:
     """Raises the errors of `record_video` that do not need an episode; arguments as there."""
+    require_ffmpeg()
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
     with _reason_for_no_images(env):
         with creation_errors(env, kwargs):

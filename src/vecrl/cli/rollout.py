@@ -23,7 +23,7 @@ from ..policy.saved_policy import SavedPolicy
 from ..seeding import Numbers, OwnSeeds, seed_for, stream_for
 from ..simulators.registry import find_entry
 from ..simulators.wrapper_bypass import Env
-from .console import INTERRUPTED, console, status
+from .console import INTERRUPTED, SlowNotice, console, status
 from .constant_observation import make_constant_observation_env
 from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, check_renders, draw_returns, prepare_output_path, record_video
 from .run_folder import RunFolder
@@ -104,7 +104,7 @@ class RolloutCommand:
         with self._evaluator() as evaluator:
             started = time.perf_counter()
             try:
-                with status("running"):
+                with status("running"), SlowNotice(self.max_steps is not None)():
                     for first_episode in range(0, self.episodes, self.num_envs):
                         evaluations.append(self._evaluate(evaluator, first_episode))
             except KeyboardInterrupt:

@@ -24,6 +24,7 @@ Leaves = Sequence[Any]
 _MIN_PREALLOC_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
 _MAX_PREALLOC_BYTES = 1 << 31  # bytes at most to preallocate for a rollout that may end early, on the CPU
 _MAX_DEVICE_BYTES = 1 << 28  # the same on a device, where unused memory is occupied too
+_MIN_LARGE_PAGES = 1 << 22  # bytes from which NumPy asks for large pages
 _BLOCK_STEPS = 32  # see `Column`
 _MIN_BLOCK_ROWS = 256
 _MAX_BLOCK_ROW_BYTES = 64
@@ -31,9 +32,10 @@ _MAX_BLOCK_ROW_BYTES = 64
 
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns memory with any content: on a CPU from NumPy, which asks Linux for large pages where there is much."""
-    if device.type != "cpu":
-        return torch.empty(tuple(shape), dtype=dtype, device=device)
-    return torch.from_numpy(np.empty(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(tuple(shape))
+    shape, size = tuple(shape), math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size < _MIN_LARGE_PAGES:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
 
 
 def _as_elements(memory: Tensor, dims: int) -> np.ndarray:
@@ -48,7 +50,7 @@ def _as_elements(memory: Tensor, dims: int) -> np.ndarray:
 
 def time_last(value: Tensor, dim: int) -> Tensor:
     """Returns `[time, *rows, ...]` as a contiguous tensor `[*rows, time, ...]`; `rows` has `dim` dimensions."""
-    moved = value.movedim(0, dim)
+    moved = value.movedim(0, dim) if dim else value
     if moved.is_contiguous() or not (value.is_cpu and value.is_contiguous()):
         return moved.contiguous()
     result = allocate(moved.shape, value.dtype, value.device)
@@ -194,7 +196,8 @@ class ArrayBuffer:
         self._terminated, self._truncated = flags.numpy() if self._uses_numpy else map(Column, flags)
 
     def _time_first(self, leaf: Tensor) -> np.ndarray:
-        return np.moveaxis(leaf.numpy(), self._dim, 0)
+        array = leaf.numpy()
+        return np.moveaxis(array, self._dim, 0) if self._dim else array
 
     def _flush(self) -> None:
         if not self._uses_numpy:
@@ -229,14 +232,20 @@ class ArrayBuffer:
         obs, next_obs = leaves[: -self._num_leaves], leaves[-self._num_leaves :]
         obs = obs or [allocate(leaf.shape, leaf.dtype, leaf.device) for leaf in next_obs]
         start = max(1, min(self._num_obs, num_steps))
-        for leaf, next_leaf in zip(obs, next_obs, strict=True):
-            leaf.narrow(dim, start, num_steps - start).copy_(next_leaf.narrow(dim, start - 1, num_steps - start))
+        obs_steps: list[Any]
+        next_steps: list[Any]
+        obs_steps, next_steps = (
+            [self._time_first(leaf) if self._uses_numpy else leaf.movedim(dim, 0) for leaf in leaves]
+            for leaves in (obs, next_obs)
+        )
+        for leaf, next_leaf in zip(obs_steps, next_steps, strict=True):
+            leaf[start:] = next_leaf[start - 1 : -1]
         for t, rows, first_obs in self._resets:
-            for leaf, values in zip(obs, first_obs, strict=True):
+            for leaf, values in zip(obs_steps, first_obs, strict=True):
                 if self._uses_numpy:
-                    self._time_first(leaf)[t, rows] = values
+                    leaf[t, rows] = values
                 else:
-                    leaf.select(dim, t).index_copy_(0, rows, values)
+                    leaf[t].index_copy_(0, rows, values)
         return ArrayTrajectory(obs, next_obs, reward, *(time_last(flag[:num_steps], dim) for flag in self._flags))
 
 

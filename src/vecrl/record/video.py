@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -237,17 +238,26 @@ def _make_sink(path: Path, fps: float) -> _Sink:
     return _Film(path, fps)
 
 
+def require_ffmpeg() -> Any:
+    """Returns the package imageio-ffmpeg.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise ImportError(
+            'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
+        ) from error
+    return imageio_ffmpeg
+
+
 class _Film:
     """A film encoded by an ffmpeg process."""
 
     def __init__(self, path: Path, fps: float):
-        try:
-            import imageio_ffmpeg
-        except ImportError as error:
-            raise ImportError(
-                'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
-            ) from error
-        self._library, self._path, self._fps = imageio_ffmpeg, path, fps
+        self._library, self._path, self._fps = require_ffmpeg(), path, fps
         self._process: Any = None
 
     def write(self, image: np.ndarray) -> None:
@@ -259,7 +269,9 @@ class _Film:
                 filters = ["-filter_complex", _GIF_FILTER]
                 options = {"codec": "gif", "pix_fmt_out": "pal8", "macro_block_size": 1, "output_params": filters}
             self._process = self._library.write_frames(str(self._path), size, fps=self._fps, **options)
-            self._process.send(None)
+            with warnings.catch_warnings():  # ffmpeg replaces the process before it could need a lock of JAX
+                warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+                self._process.send(None)
         self._process.send(image)
 
     def close(self) -> None:

@@ -59,6 +59,8 @@ def suggest(env_name: str) -> str:
 
     >>> suggest("native::Cartpole-v1")
     'Did you mean native::CartPole-v1? '
+    >>> suggest("native")
+    'Did you mean native::CartPole-v1? '
     """
     try:
         entry, name = find_entry(env_name)
@@ -67,6 +69,8 @@ def suggest(env_name: str) -> str:
         return ""
     if name in names or not name:
         return ""
+    if env_name in examples():  # a prefix alone
+        return did_you_mean([env_name + SEPARATOR + examples()[env_name]])
     prefix = "" if SEPARATOR not in env_name else entry.prefix + SEPARATOR
     similar = [prefix + match for match in nearest(name, names)]
     if not prefix:

@@ -289,7 +289,7 @@ register(
     "mo",
     summary="mo-gymnasium, with the sum of the objectives as reward",
     extra="mo-gym",
-    example="minecart-v0",
+    example="deep-sea-treasure-v0",
     env_class="mo_gym:MOGymEnv",
     requires=["mo_gymnasium"],
     **_single(".gymnasium_plugins", library="mo"),

@@ -26,34 +26,40 @@ def checked_rows(name: str, values: Any, shape: tuple[int | None, ...], dtype: n
     Raises:
         SpaceError: the array has another shape, or its dtype does not cast to `dtype`.
     """
-    sizes = ", ".join("k" if size is None else str(size) for size in shape)
-    expected = (
-        f"Expected `{name}` of the task to return an array of shape ({sizes}{',' * (len(shape) == 1)}) and dtype "
-        f"{np.dtype(dtype)}, rows first, got"
-    )
-    array = _as_array(values, expected)
-    fits = array.ndim == len(shape) and all(
-        size in (None, found) for size, found in zip(shape, array.shape, strict=True)
-    )
-    if not fits or not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise SpaceError(f"{expected} shape {array.shape} and dtype {array.dtype}.")
+    array = _as_array(values)
+    if array is None or not _fits(array.shape, shape) or not np.can_cast(array.dtype, dtype, "same_kind"):
+        sizes = ", ".join("k" if size is None else str(size) for size in shape)
+        raise SpaceError(
+            f"Expected `{name}` of the task to return an array of shape ({sizes}{',' * (len(shape) == 1)}) and dtype "
+            f"{np.dtype(dtype)}, rows first, got {_described(values, array)}"
+        )
     return array.astype(dtype)
 
 
-def _as_array(values: Any, expected: str) -> np.ndarray:
-    """Returns `values` as an array; if its items have different shapes, raises a `SpaceError` that names them."""
+def _fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return found == expected or (
+        len(found) == len(expected) and all(size in (None, other) for size, other in zip(expected, found, strict=True))
+    )
+
+
+def _as_array(values: Any) -> np.ndarray | None:
+    """Returns `values` as an array; None if its items have different shapes."""
     try:
         return np.asarray(values)
-    except ValueError as error:
-        shapes = ", ".join(dict.fromkeys(map(_shape_of, values)))
-        raise SpaceError(f"{expected} {len(values)} items of different shapes: {shapes}. Make them equal.") from error
+    except ValueError:
+        return None
+
+
+def _described(values: Any, array: np.ndarray | None) -> str:
+    if array is not None:
+        return f"shape {array.shape} and dtype {array.dtype}."
+    shapes = ", ".join(dict.fromkeys(map(_shape_of, values)))
+    return f"{len(values)} items of different shapes: {shapes}. Make them equal."
 
 
 def _shape_of(values: Any) -> str:
-    try:
-        return str(np.shape(values))
-    except ValueError:
-        return "items of different shapes"
+    array = _as_array(values)
+    return "items of different shapes" if array is None else str(array.shape)
 
 
 def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -69,10 +75,13 @@ def checked_reward(result: Any, count: int) -> tuple[np.ndarray, dict[str, np.nd
     rewards, infos = result
     copies: dict[str, np.ndarray] = {}
     for name, values in infos.items():
-        expected = f"Expected the info {name!r} of `reward` to have {count} rows of numbers, got"
-        array = copies[name] = _as_array(values, expected).copy()
-        if array.shape[:1] != (count,) or array.dtype.kind not in "biuf":
-            raise SpaceError(f"{expected} an array of shape {array.shape} and dtype {array.dtype}.")
+        array = _as_array(values)
+        if array is None or array.shape[:1] != (count,) or array.dtype.kind not in "biuf":
+            raise SpaceError(
+                f"Expected the info {name!r} of `reward` to have {count} rows of numbers, got "
+                f"{_described(values, array)}"
+            )
+        copies[name] = array.copy()
     return checked_rows("reward", rewards, (count,), np.float64), copies
 
 
