@@ -353,10 +353,10 @@ def test_a_slow_generation_is_explained_once(vecrl, tmp_path, monkeypatch):
     options = ["--popsize", 6, "--test-episodes", 3, "--seed", 1, "--generations", 2, "--no-video", "--out", tmp_path]
     answer = vecrl("evolve", "CartPole-v1", *options)
     assert answer.code == 0, answer.out
-    assert answer.out.count("Still running.") == 1
+    assert answer.out.count("Still running:") == 1
     assert answer.out.count("give one by --max-steps") == 1
     limited = vecrl("evolve", "CartPole-v1", *options, "--max-steps", 30)
-    assert "Still running." in limited.out
+    assert "Still running:" in limited.out
     assert "give one by --max-steps" not in limited.out
 
 
@@ -377,3 +377,17 @@ def test_a_missing_encoder_is_reported_before_the_first_step(vecrl, tmp_path, mo
     assert answer.code == 1
     assert 'pip install "vecrl[video]"' in answer.out
     assert "steps/s" not in answer.out
+
+
+def test_names_and_paths_are_printed_as_they_are(vecrl, tmp_path):
+    folder = tmp_path / "[bold]runs[/q]"
+    answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", folder)
+    assert answer.code == 0, answer.out
+    assert f"in {folder}/CartPole-v1-1" in answer.out
+    assert f"best     {folder}/CartPole-v1-1/best.pt" in answer.out
+
+
+def test_values_that_are_no_yaml_are_refused(vecrl):
+    answer = vecrl("evolve", "native::CartPole-v1", "--env-arg", "a=[1")
+    assert answer.code == 1
+    assert "Expected a YAML value in 'a=[1', got one that cannot be parsed. Quote it." in answer.out

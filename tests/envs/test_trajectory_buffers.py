@@ -110,6 +110,14 @@ def test_time_is_moved_behind_the_rows(dim: int, shape: tuple[int, ...]) -> None
         assert moved.is_contiguous()
 
 
+@pytest.mark.parametrize("time_first", [True, False])
+def test_gradients_of_given_actions_are_kept(time_first: bool) -> None:
+    actions = torch.zeros((5, 4, 1) if time_first else (4, 5, 1), requires_grad=True)
+    rollout = NativeEnv("Pendulum-v1", num_envs=4).rollout(5, actions=actions.movedim(0, 1) if time_first else actions)
+    rollout["action"].sum().backward()
+    assert actions.grad is not None
+
+
 @pytest.mark.parametrize("any_done", [True, False])
 def test_rollouts_of_many_rows_equal_single_steps(any_done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []

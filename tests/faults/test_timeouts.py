@@ -151,7 +151,7 @@ pool.step_async([0, 0, 0])
 print("stepped")
 """
     run = subprocess.run([sys.executable, "-c", program], timeout=60, check=True, capture_output=True, text=True)
-    assert run.stdout.startswith("stepped")
+    assert "stepped" in run.stdout
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -69,18 +69,19 @@ def _termination_as_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if previous is not None:  # as a handler is that Python has not installed
+            signal.signal(signal.SIGTERM, previous)
 
 
 def status(text: str) -> Status:
-    """Returns a context in which the terminal shows what the command does. Other outputs get one line, printed now."""
+    """Returns a context in which the terminal shows what the command does. Any other output gets one line now."""
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
     return console.status(text)
 
 
 class SlowNotice:
-    """Prints a line as soon as the work in one of its contexts has taken some seconds, and only once.
+    """Prints a line as soon as watched work has taken some seconds, and only once.
 
     Args:
         is_limited: whether the user has limited the steps of episodes.
@@ -89,12 +90,14 @@ class SlowNotice:
     def __init__(self, is_limited: bool):
         advice = "" if is_limited else " If the environment has no time limit, give one by --max-steps."
         self._text = (
-            "Still running. Some simulators compile on first use, and others wait until all episodes end." + advice
+            f"Still running: no result for {SLOW_S:g} s. Some simulators compile on first use, and a batch of episodes "
+            f"ends with the last of them.{advice}"
         )
         self._printed = False
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
+        """Returns a context with work that may take long."""
         timer = threading.Timer(SLOW_S, self._print)
         timer.daemon = True
         timer.start()
@@ -147,5 +150,8 @@ def parse_pairs(pairs: list[str]) -> dict[str, Any]:
         key, separator, value = pair.partition("=")
         if not separator or not key.isidentifier():
             raise ValueError(f"Expected KEY=VALUE, got {pair!r}.")
-        parsed[key] = yaml.safe_load(value)
+        try:
+            parsed[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"Expected a YAML value in {pair!r}, got one that cannot be parsed. Quote it.") from error
     return parsed

@@ -129,8 +129,8 @@ class Evolution:
     def _show(self) -> int:
         options, interrupted, reported = self.options, False, None
         console.print(
-            f"[bold]{options.env}[/]: {self.search.popsize} members of {self.evaluator.parameter_length} parameters, "
-            f"seed {options.seed}, in {self.folder.path}",
+            f"[bold]{escape(options.env)}[/]: {self.search.popsize} members of {self.evaluator.parameter_length} "
+            f"parameters, seed {options.seed}, in {escape(str(self.folder.path))}",
             soft_wrap=True,
         )
         if (name := faster_name(options.env)) is not None:
@@ -143,7 +143,7 @@ class Evolution:
             )
         records_video = options.video and self._can_record()
         try:
-            with self._slow_notice():
+            with self._slow_notice.watch():
                 self.selection.retest()
             self._run()
             self._test_last()
@@ -186,7 +186,7 @@ class Evolution:
         """Runs one generation; returns its line of metrics.csv."""
         started, norm_state = time.perf_counter(), self._norm_state()
         population = torch.cat([self.search.ask(), self.search.center[None]])
-        with self._slow_notice():
+        with self._slow_notice.watch():
             result = self.evaluator(population)
         self.search.tell(result.fitness[:-1].float())
         elapsed = time.perf_counter() - started
@@ -250,7 +250,7 @@ class Evolution:
         row, goal = self._last, self.options.stop_at
         promising = goal is not None and max(row["center"], row["mean"]) >= goal
         if self.selection.due(self.search.generation, self.steps, promising):
-            with self._slow_notice():
+            with self._slow_notice.watch():
                 row["test"] = self.selection.test(self.search.generation, self._center())
 
     def _test_last(self) -> None:
@@ -258,7 +258,7 @@ class Evolution:
         generation, selection = self.search.generation, self.selection
         if selection.solved or selection.tested_at == generation:
             return
-        with status(f"testing on {self.options.test_episodes} episodes"), self._slow_notice():
+        with status(f"testing on {self.options.test_episodes} episodes"), self._slow_notice.watch():
             mean = selection.test(generation, self._center(), last=True)
         self.folder.record_test(generation, mean)
         self._write_log(generation, test=mean)
@@ -266,7 +266,7 @@ class Evolution:
     def _report(self) -> float | None:
         if self.selection.best is None:
             return None
-        with status(f"running {self.options.test_episodes} fresh episodes"), self._slow_notice():
+        with status(f"running {self.options.test_episodes} fresh episodes"), self._slow_notice.watch():
             reported = self.selection.report()
         self._write_log(self.search.generation, reported=reported)
         return reported
@@ -346,9 +346,9 @@ class Evolution:
             took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
             console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
         for name, path in self.folder.existing_files("curve", "metrics", "best", "video"):
-            console.print(f"  {name:8} {path}", soft_wrap=True)
+            console.print(f"  {name:8} {path}", soft_wrap=True, markup=False)
         if interrupted:
-            console.print(f"Resume with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)
+            console.print(f"Resume with: vecrl evolve --resume {self.folder.path}", soft_wrap=True, markup=False)
 
     def _verdict(self, reported: float | None) -> str:
         chosen = self.selection

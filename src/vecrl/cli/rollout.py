@@ -104,7 +104,7 @@ class RolloutCommand:
         with self._evaluator() as evaluator:
             started = time.perf_counter()
             try:
-                with status("running"), SlowNotice(self.max_steps is not None)():
+                with status("running"), SlowNotice(self.max_steps is not None).watch():
                     for first_episode in range(0, self.episodes, self.num_envs):
                         evaluations.append(self._evaluate(evaluator, first_episode))
             except KeyboardInterrupt:
@@ -118,7 +118,7 @@ class RolloutCommand:
                 log.metrics(dict(zip(("return", "length"), numbers, strict=True)), episode)
             if plot is not None:
                 draw_returns(result.returns.tolist(), plot, self._title())
-                console.print(f"plot: {plot}", soft_wrap=True)
+                console.print(f"plot: {plot}", soft_wrap=True, markup=False)
         if interrupted:
             console.print(
                 f"[yellow]Interrupted[/] after {sum(len(evaluation.returns) for evaluation in evaluations)} episodes."
@@ -135,7 +135,7 @@ class RolloutCommand:
                     log=log,
                     **self._recorded,
                 )
-            console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
+            console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True, markup=False)
 
     @property
     def _recorded(self) -> dict[str, Any]:

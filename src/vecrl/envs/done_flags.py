@@ -79,7 +79,7 @@ def reduce_to_rows(mask: Tensor, batch_size: Sequence[int], require_all: bool = 
     The result may share the memory of the mask.
     """
     if mask.shape == (*batch_size, 1):  # reductions take longer
-        return mask.squeeze(-1)
+        return mask.squeeze(-1).bool()
     rows = mask.reshape(*batch_size, -1)
     return rows.all(-1) if require_all else rows.any(-1)
 

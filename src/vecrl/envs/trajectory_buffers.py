@@ -1,7 +1,7 @@
 """Memory for the steps of a rollout: `ArrayBuffer` for leaves of known shapes, `TensorDictBuffer` for TensorDicts.
 
-Large leaves are written into memory that is allocated in advance, so that there are never two copies. This module must
-not know environments.
+Large leaves are written into memory that is allocated in advance, so that they are not copied a second time. This
+module must not know environments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_BLOCK_ROW_BYTES = 64
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns memory with any content: on a CPU from NumPy, which asks Linux for large pages where there is much."""
+    """Returns uninitialized memory. On a CPU, large memory comes from NumPy, which asks Linux for large pages."""
     shape, size = tuple(shape), math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or size < _MIN_LARGE_PAGES:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -41,17 +41,17 @@ def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
 def _as_elements(memory: Tensor, dims: int) -> np.ndarray:
     """Returns contiguous memory on a CPU as an array of its first `dims` dimensions, with one element for all others.
 
-    NumPy transposes such elements two to four times faster than torch transposes their parts.
+    NumPy transposes such elements. torch would copy each number by itself, which takes two to four times as long.
     """
     size = math.prod(memory.shape[dims:]) * memory.itemsize
-    kind = np.dtype(np.complex128 if size == 16 else f"V{size}")  # which is copied in one piece
+    kind = np.dtype(np.complex128 if size == 16 else f"V{size}")  # NumPy copies an element of either type at once
     return memory.view(-1).view(torch.uint8).numpy().view(kind).reshape(memory.shape[:dims])
 
 
 def time_last(value: Tensor, dim: int) -> Tensor:
     """Returns `[time, *rows, ...]` as a contiguous tensor `[*rows, time, ...]`; `rows` has `dim` dimensions."""
     moved = value.movedim(0, dim) if dim else value
-    if moved.is_contiguous() or not (value.is_cpu and value.is_contiguous()):
+    if value.requires_grad or not (value.is_cpu and value.is_contiguous()) or moved.is_contiguous():
         return moved.contiguous()
     result = allocate(moved.shape, value.dtype, value.device)
     _as_elements(result, dim + 1)[...] = np.moveaxis(_as_elements(value, dim + 1), 0, -1)
@@ -78,7 +78,7 @@ class Column:
         self.memory, self.dim, self.steps = memory, dim, memory.unbind(dim)
         rows, row_bytes = math.prod(memory.shape[:dim]), math.prod(memory.shape[dim + 1 :]) * memory.itemsize
         self._block: Tensor | None = None
-        self._start = self._end = 0  # the steps that are in the block only
+        self._start = self._end = 0  # the first step in the block, and the one after the last
         if memory.is_cpu and rows >= _MIN_BLOCK_ROWS and 0 < row_bytes <= _MAX_BLOCK_ROW_BYTES:
             step_shape = memory.shape[:dim] + memory.shape[dim + 1 :]
             self._block = allocate((_BLOCK_STEPS, *step_shape), memory.dtype, memory.device)
@@ -105,7 +105,7 @@ class Column:
 
 
 def _first_steps(memory: Tensor, count: int, dim: int = 0) -> Tensor:
-    """Returns the first `count` steps, copied unless these are all, so that the other memory is freed."""
+    """Returns the first `count` steps. If there is memory for more, it copies them, so that the rest is freed."""
     return memory if count == memory.shape[dim] else memory.narrow(dim, 0, count).clone()
 
 
@@ -137,7 +137,9 @@ class ArrayTrajectory:
 
 
 class ArrayBuffer:
-    """Memory for the leaves of all steps. Observations before a step are mostly copied at the end, in one operation.
+    """Memory for the leaves of all steps.
+
+    The observation before a step is that after the previous step, except after a reset. So it is copied at the end.
 
     Args:
         first_obs: the first observations of all rows, one array or tensor `[*rows, ...]` per leaf.
@@ -172,7 +174,7 @@ class ArrayBuffer:
         formats.append((rows, reward_dtype))
         self.capacity = max_steps
         if not length_is_known:
-            step_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats) + 2 * math.prod(rows)
+            step_bytes = 1 + sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats) + 2 * math.prod(rows)
             limit = _MAX_PREALLOC_BYTES if self._device.type == "cpu" else _MAX_DEVICE_BYTES
             self.capacity = min(max_steps, max(1, limit // step_bytes))
         memory = [
@@ -181,7 +183,7 @@ class ArrayBuffer:
         ]
         flags = torch.zeros((2, self.capacity, *rows), dtype=torch.bool, device=self._device)
         self._set_memory(memory, flags)
-        self._num_obs = 0  # for so many steps, the observations before the step are written already
+        self._num_obs = 0  # the number of steps with an observation before the step that is written already
         self._resets: list[tuple[int, Any, Leaves]] = []
         self.add_first_obs(0, ..., first_obs)
 
@@ -216,7 +218,7 @@ class ArrayBuffer:
         self._terminated[t], self._truncated[t] = terminated, truncated
 
     def add_first_obs(self, t: int, rows: object, leaves: Leaves) -> None:
-        """Adds the observations of `rows` (`...` for all) before step t, which are not those after the step before."""
+        """Adds the observations of `rows` (`...` for all) before step t, if they are not those after step t - 1."""
         if rows is ... and self._obs and self._num_obs == t:
             self._num_obs += 1
             for column, leaf in zip(self._obs, leaves, strict=True):

@@ -130,18 +130,18 @@ class JaxTask(ABC):
         start, step = self.functions
 
         def reset_where(keys: Array, rows: Tree, mask: Array) -> Tree:
-            """Starts episodes in parts of the rows of `mask`, since most steps end few episodes or none."""
+            """Starts an episode in each row of `mask`, an eighth of the rows at a time: most steps end few episodes."""
             n = len(mask)
             size = -(-n // RESET_PARTS)
             ids, count = jax.numpy.nonzero(mask, size=n + size, fill_value=n)[0], mask.sum()
 
             def restart(loop: Tree) -> Tree:
-                done, rows = loop
-                part = jax.lax.dynamic_slice_in_dim(ids, done, size)  # the id n is of no row
-                keys = rows[0].at[part].get(mode="clip")
-                new = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE), start(keys)
-                return done + size, jax.tree_util.tree_map(
-                    lambda old, new: old.at[part].set(new.astype(old.dtype), mode="drop"), rows, new
+                first, keys_and_rows = loop
+                part = jax.lax.dynamic_slice_in_dim(ids, first, size)  # the id n belongs to no row, and is dropped
+                part_keys = keys_and_rows[0].at[part].get(mode="clip")
+                started = jax.vmap(jax.random.fold_in, (0, None))(part_keys, NEXT_EPISODE), start(part_keys)
+                return first + size, jax.tree_util.tree_map(
+                    lambda old, new: old.at[part].set(new.astype(old.dtype), mode="drop"), keys_and_rows, started
                 )
 
             return jax.lax.while_loop(lambda loop: loop[0] < count, restart, (0, (keys, rows)))[1]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from vecrl.envs.transforms import CenterCrop, Compose, Crop, GrayScale, Resize, ToTensorImage, TransformedEnv
@@ -31,6 +32,19 @@ def test_all_bytes_become_the_quotients_of_torch() -> None:
     pixels = torch.arange(256, dtype=torch.uint8).repeat(3).view(16, 16, 3)
     for given in (pixels, pixels.transpose(0, 1), pixels[::2], pixels[:0]):
         assert torch.equal(through(ToTensorImage(), given), given.movedim(-1, -3).float().div_(255))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_bytes_are_divided_in_traces_and_under_vmap() -> None:
+    pixels = torch.full((2, 4, 4, 3), 255, dtype=torch.uint8)
+
+    def convert(value: torch.Tensor) -> torch.Tensor:
+        return ToTensorImage()._apply_transform(value)
+
+    expected = torch.ones(2, 3, 4, 4)
+    assert torch.equal(torch.vmap(convert)(pixels), expected)
+    for trace in (make_fx(convert)(pixels), torch.jit.trace(convert, (pixels,))):
+        assert torch.equal(trace(torch.zeros_like(pixels)), torch.zeros_like(expected))  # and no constant
 
 
 def test_to_tensor_image_does_not_scale_floats_by_default() -> None:

@@ -39,6 +39,16 @@ def test_each_form_of_tanh_is_replaced_for_float32_only(tanh: Callable[[Tensor],
     assert ("tanh" in graphs[0].code) == (dtype == torch.float64)
 
 
+def test_a_tanh_with_keywords_is_left_to_torch() -> None:
+    def run_graph(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
+        replace_tanh(graph)
+        assert "tanh" in graph.code
+        return graph.forward
+
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(lambda x: torch.tanh(input=x), backend=run_graph)(X), torch.tanh(X))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
 def test_compiled_functions_use_it_for_float32() -> None:
     def outputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

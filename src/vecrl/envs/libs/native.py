@@ -325,7 +325,7 @@ class NativeEnv(EnvBase):
 
 
 class _NativeArrays:
-    """A simulator at array level, see `ArrayEnv`. It starts with the rows `rows`, and holds the rows itself."""
+    """A simulator at array level, see `ArrayEnv`. Its state becomes `rows`, which each step updates."""
 
     def __init__(self, simulator: NativeSimulator, rows: NativeState):
         self._simulator = simulator
@@ -337,7 +337,7 @@ class _NativeArrays:
     def step_arrays(self, action: Tensor, t: int, out: ArrayBuffer, reset_done: bool) -> bool | Tensor:
         simulator = self._simulator
         can_read_flags = simulator.can_sync_host()
-        if reset_done or not can_read_flags:  # on a device, resets are part of the same computation
+        if reset_done or not can_read_flags:  # on a GPU, resets are part of the same computation
             step, done, first_obs = simulator.step_and_reset(action)
         else:
             step, first_obs = simulator.step(action), None

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from ...errors import SpaceError
@@ -102,12 +104,17 @@ class ToTensorImage(ImageTransform):
 
 
 def _divided_by_255(value: Tensor, dtype: torch.dtype) -> Tensor:
-    is_array = type(value) is Tensor and value.is_cpu and not torch.compiler.is_compiling()
-    if is_array and value.dtype == torch.uint8 and dtype == torch.float32:
+    if value.dtype == torch.uint8 and dtype == torch.float32 and _is_plain(value):
         # NumPy needs only one pass through the memory, and has the same results
         return torch.from_numpy(np.divide(value.numpy(), 255, dtype=np.float32))
     image = value.to(dtype)
     return image / 255 if image is value else image.div_(255)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Returns whether a tensor is on the CPU, and no compiler, tracer or `torch.vmap` records what is computed."""
+    is_recorded = torch.compiler.is_compiling() or torch._C._is_tracing() or _len_torch_dispatch_stack() > 0
+    return type(value) is Tensor and value.is_cpu and not is_recorded and peek_interpreter_stack() is None
 
 
 class GrayScale(ImageTransform):
