@@ -150,9 +150,9 @@ def test_null_bytes_have_a_position():
     "text",
     [
         "(" * 5000 + "Tanh()" + ")" * 5000,
-        "Clip(0, " + "-" * 900 + "1)",
-        "Clip(0, 1" + " + 1" * 900 + ")",
-        "Clip(0, n" + "[0]" * 1500 + ")",
+        "Clip(0, " + "-" * 20_000 + "1)",
+        "Clip(0, 1" + " + 1" * 20_000 + ")",
+        "Clip(0, n" + "[0]" * 20_000 + ")",
     ],
     ids=["brackets", "signs", "sums", "items"],
 )
