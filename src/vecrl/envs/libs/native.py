@@ -245,9 +245,8 @@ class NativeEnv(EnvBase):
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
         # Elementwise, since a reduction over two or three options is slow. The result is in range for any input.
-        action_index = action[:, 1].to(
-            torch.int64 if self.batch_locked else self.simulator.dtype
-        )  # which has gradients
+        dtype = torch.int64 if self.batch_locked else self.simulator.dtype  # floats, which have gradients
+        action_index = action[:, 1].to(dtype)
         for option in range(2, action.shape[-1]):
             action_index = torch.maximum(action_index, action[:, option].to(action_index.dtype) * option)
         return action_index

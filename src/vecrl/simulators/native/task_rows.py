@@ -102,7 +102,7 @@ class TaskRows:
         if self.can_sync_host():
             row_index = mask.nonzero().squeeze(-1)
             if len(row_index):
-                rows, _ = self.restart_selected_rows(row_index, rows)
+                rows = self._restart_selected_rows(row_index, rows)
             return self.rows_obs(rows), rows
         obs, state, steps, episodes = self._maybe_compile(self._restart_masked)(mask, *rows)
         return obs, NativeState(state, steps, episodes, rows.keys)
@@ -122,14 +122,13 @@ class TaskRows:
         *step_values, done, obs, state, steps, episodes = self._maybe_compile(self._move_and_restart)(actions, *rows)
         return BatchStep(*step_values), done, obs, NativeState(state, steps, episodes, rows.keys)
 
-    def restart_selected_rows(self, row_index: Tensor, rows: NativeState) -> tuple[NativeState, Tensor]:
-        """Starts an episode in the rows `row_index` `[m]`, on a CPU; returns all rows and the observations `[m, k]`."""
+    def _restart_selected_rows(self, row_index: Tensor, rows: NativeState) -> NativeState:
+        """Starts an episode in the rows `row_index` `[m]`, on a CPU; returns all rows."""
         episodes = rows.episodes[row_index] + 1
         uniforms = uniform_numpy(rows.keys[:, row_index].numpy(), episodes.numpy(), self.num_draws, self._numpy_dtype)
         new_state = self.initial(torch.from_numpy(uniforms), NO_OPTIONS)
         state, steps = rows.state.index_copy(1, row_index, new_state), rows.steps.index_fill(0, row_index, 0)
-        new_rows = NativeState(state, steps, rows.episodes.index_copy(0, row_index, episodes), rows.keys)
-        return new_rows, self._tensor_obs(new_state)
+        return NativeState(state, steps, rows.episodes.index_copy(0, row_index, episodes), rows.keys)
 
     def can_sync_host(self) -> bool:
         """Whether reading a mask takes no time. Resetting only the selected rows is then faster than computing all."""
