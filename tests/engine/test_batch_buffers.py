@@ -133,6 +133,21 @@ def test_a_leaf_of_a_nested_result_holds_the_slot(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_restarts_do_not_overwrite_held_results(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    class FailsOnOne(FaultyEnv):
+        def step(self, action: Any) -> Any:
+            return super().step(action) if action == 0 else self.missing
+
+    pool = make_pool([lambda i=i: FailsOnOne(i) for i in range(2)], backend, on_failure="restart")
+    held = [pool.reset().obs] + [pool.step(np.zeros(2, int)).obs for _ in range(len(pool._buffers.slots))]
+    pool.step(np.array([1, 0]), reset_done=True)
+    pool.step(np.array([1, 0]), reset_done=True)
+    assert "2 of 100" in caplog.text
+    assert [array.tolist() for array in held] == [[[0, 0, i], [1, 0, i]] for i in range(len(held))]
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_flags_rewards_and_infos_are_copies(backend: str) -> None:
     pool = make_pool([lambda i=i: FaultyEnv(i, length=2) for i in range(4)], backend)
     pool.reset()

@@ -106,6 +106,7 @@ class BatchBuffers:
         self.final_obs: list[Any] = shared[num_actions:-1]
         self.reset_mask: np.ndarray = shared[-1]
         self.slots = [Slot(block, _array_views(block, slot_specs)) for block in blocks[1:]]
+        self._result_slots = range(1, slots)
         self._address = blocks[0].ctypes.data
 
     @staticmethod
@@ -163,9 +164,14 @@ class BatchBuffers:
         for slot in self.slots:
             slot.seal()
 
+    def reserve_slot(self) -> int:
+        """Returns the index of a slot that `lease` does not return any more."""
+        self._result_slots = self._result_slots[:-1]
+        return self._result_slots.stop
+
     def lease(self) -> int:
         """Returns the index of a free slot, or 0 if none is free. Rows of slot 0 must be copied."""
-        for index in range(1, len(self.slots)):
+        for index in self._result_slots:
             if self.slots[index].free:
                 return index
         return 0

@@ -134,7 +134,7 @@ class FaultPolicy:
         self._transition_builder = transition_builder
         self._restarter = restarter
         self._gather = gather
-        self._restart_slot = buffers.slots[-1]  # for the observations of the resets after restarts
+        self._restart_slot = buffers.reserve_slot()  # for the observations of the resets after restarts
         self._last_obs = layout.empty(n)  # copies: an environment may write invalid values before it fails
         # the opaque observations, by leaf and id, and the infos, by id, of the resets after restarts
         self._first_objects: dict[int, dict[int, Tree]] = {leaf: {} for leaf in layout.opaque}
@@ -198,8 +198,7 @@ class FaultPolicy:
 
     def forget(self) -> None:
         """Drops the commands of restarts that timed out or were interrupted: nothing collects their replies."""
-        restart_slot = len(self._buffers.slots) - 1
-        for command in [command for command in self._pending.open.values() if command.slot == restart_slot]:
+        for command in [command for command in self._pending.open.values() if command.slot == self._restart_slot]:
             del self._pending.open[command.seq]
 
     # -- failures ----------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ class FaultPolicy:
 
     def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: object) -> list[Failure]:
         """Sends one worker a restart command, keeps its infos and opaque observations, and returns its failures."""
-        slot = len(self._buffers.slots) - 1
+        slot = self._restart_slot
         rows = [i - int(self._env_index.worker_bounds[worker]) for i in ids]
         updating, self._pending.updating = self._pending.updating, True  # if this raises, `forget` drops the command
         command = self._pending.register(op, [worker], slot=slot)
@@ -348,7 +347,7 @@ class FaultPolicy:
         elif is_reset:
             info = {**self._first_infos.get(i, {}), **info}
         if is_reset:
-            _copy(self._restart_slot.obs, slot.obs, i)
+            _copy(self._buffers.slots[self._restart_slot].obs, slot.obs, i)
             reply.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
         else:
             _copy(self._last_obs, slot.obs, i)
