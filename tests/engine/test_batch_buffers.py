@@ -1,20 +1,30 @@
 """Batch buffers: which rows a worker sees, and that a slot is never written while a result refers to it."""
 
+import copy
 import gc
 import os
+import pickle
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.interpreter_hooks import HOOKS
 from tests.fixtures.pools import BACKENDS, make_pool
 
+from vecrl.engine import batch_buffers
 from vecrl.engine.batch_buffers import BatchBuffers
 from vecrl.engine.pool import Pool
 from vecrl.engine.space_layout import Layout
+
+try:
+    import torch
+except ImportError:  # the newest interpreters are tested without it
+    torch = None
 
 OBS = Layout(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(5), "t": spaces.Text(3)}))
 ACTION = Layout(spaces.Discrete(2))
@@ -64,22 +74,53 @@ class Nested(FaultyEnv):
         return {"a": super()._observe(), "t": (np.full((2, 2), self.count, np.float32),)}
 
 
+class _OfLibrary:
+    """An object of another library with an array's interface."""
+
+    def __init__(self, array: np.ndarray):
+        self.__array_interface__ = array.__array_interface__
+        self.array = array
+
+
 HOLDS: dict[str, Callable[[np.ndarray], Any]] = {
     "itself": lambda a: a,
     "a view": lambda a: a[1:],
     "a row": lambda a: a[0],
     "a view of a view": lambda a: a[1:].T[..., ::2].reshape(-1),
-    "a tensor": torch.from_numpy,
-    "a tensor of a view": lambda a: torch.from_numpy(a)[1:],
-    "a tensor's array": lambda a: torch.from_numpy(a).numpy(),
-    "a dlpack import": torch.from_dlpack,
+    "a strided view": lambda a: np.lib.stride_tricks.as_strided(a, (2, 2)),
+    "a view of another dtype": lambda a: a.view(np.uint8),
+    "a view of another class": lambda a: a.view(np.ma.MaskedArray),
+    "an array of its class's view": lambda a: np.asarray(a.view(np.matrix))[1:],
+    "a read-only view": lambda a: np.broadcast_to(a, (2, *a.shape)),
+    "a shallow copy": lambda a: copy.copy([a]),
+    "an array interface": lambda a: np.asarray(_OfLibrary(a)),
+    "a ctypes array": lambda a: np.ctypeslib.as_ctypes(a),
+    "an iterator": lambda a: _first_of(a.flat),
     "a memoryview": memoryview,
+    "a part of a memoryview": lambda a: memoryview(memoryview(a)[1:]),
     "a buffer's array": lambda a: np.frombuffer(memoryview(a), np.uint8),
+    "an array over its buffer": lambda a: np.ndarray((3,), np.float64, memoryview(a)),
     "a list of rows": list,
     "a closure": lambda a: lambda: a,
     "a cycle": lambda a: _cycle(a),
     "another shape": lambda a: _reshaped(a),
+    "a dlpack import": np.from_dlpack,
 }
+if torch is not None:
+    HOLDS |= {
+        "a tensor": torch.from_numpy,
+        "a tensor of a view": lambda a: torch.from_numpy(a)[1:],
+        "a tensor's array": lambda a: torch.from_numpy(a).numpy(),
+        "a detached tensor": lambda a: torch.as_tensor(a).detach(),
+        "a tensor's storage": lambda a: torch.frombuffer(a, dtype=torch.float64).untyped_storage(),
+        "a tensor over its buffer": lambda a: torch.frombuffer(memoryview(a), dtype=torch.float64),
+        "a tensor's dlpack import": torch.from_dlpack,
+        "a tensor's second dlpack import": lambda a: np.from_dlpack(torch.from_dlpack(a)),
+    }
+
+
+def _first_of(values: Any) -> Callable[[], np.ndarray]:
+    return lambda: np.array([values[i] for i in range(len(values))])
 
 
 def _cycle(array: np.ndarray) -> list[Any]:
@@ -89,7 +130,8 @@ def _cycle(array: np.ndarray) -> list[Any]:
 
 
 def _reshaped(array: np.ndarray) -> np.ndarray:
-    array.shape = (-1,)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of NumPy 2.5
+        array.shape = (-1,)
     array.flags.writeable = False
     return array
 
@@ -99,14 +141,26 @@ def _numbers(stored: Any) -> np.ndarray:
         stored = stored()
     if isinstance(stored, list):
         stored = stored[0]
-    if isinstance(stored, torch.Tensor):
+    if torch is not None and isinstance(stored, torch.Tensor):
         stored = stored.numpy()
-    return np.array(stored, copy=True)
+    return np.array(bytes(stored) if type(stored).__name__ == "UntypedStorage" else stored)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("hold", HOLDS)
 def test_held_results_are_not_overwritten(hold: str, backend: str) -> None:
+    _check_held_results(hold, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name != "none"])
+def test_held_results_are_not_overwritten_under_debuggers_and_profilers(hook: str, backend: str) -> None:
+    for hold in "itself", "a row", "a memoryview":
+        with HOOKS[hook]():
+            _check_held_results(hold, backend)
+
+
+def _check_held_results(hold: str, backend: str) -> None:
     pool = make_pool([lambda i=i: FaultyEnv(i) for i in range(4)], backend)
     stored = [HOLDS[hold](pool.reset().obs)]
     before = [_numbers(stored[0])]
@@ -120,6 +174,77 @@ def test_held_results_are_not_overwritten(hold: str, backend: str) -> None:
         np.testing.assert_array_equal(_numbers(a), b)
     pool.close()
     np.testing.assert_array_equal(_numbers(stored[-1]), before[-1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_result_that_another_thread_releases_is_held_until_then(backend: str) -> None:
+    pool = make_pool([lambda i=i: FaultyEnv(i) for i in range(2)], backend)
+    results, counts = [pool.reset().obs], []
+    taken, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def release() -> None:
+        for _ in range(20):
+            taken.acquire()
+            counts.append(results.pop(0)[:, 2].tolist())
+            go_on.release()
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    for step in range(20):
+        results.append(pool.step(np.zeros(2, int)).obs)
+        if step >= 3:
+            taken.release()  # while this thread steps
+    for _ in range(3):
+        taken.release()
+    thread.join()
+    assert counts == [[count, count] for count in range(20)]
+    pool.close()
+
+
+def test_a_result_that_a_finalizer_keeps_is_not_overwritten() -> None:
+    class Keeping:
+        def __init__(self, array: np.ndarray):
+            self.array, self.cycle = array, self
+
+        def __del__(self) -> None:
+            kept.append(self.array)
+
+    kept: list[np.ndarray] = []
+    pool = make_pool([FaultyEnv] * 2, "serial")
+    pool.reset()
+    Keeping(pool.step(np.zeros(2, int)).obs)
+    gc.collect()
+    for _ in range(3):
+        pool.step(np.zeros(2, int))
+    assert kept[0][:, 2].tolist() == [1, 1]
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_are_copied_if_numpy_follows_the_base_of_a_view_to_the_memory(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_buffers, "_leasable", lambda array: array)  # views of which refer to the memory
+    assert not batch_buffers._views_refer_to_leases()
+    monkeypatch.setattr(batch_buffers, "_HAS_LEASES", batch_buffers._views_refer_to_leases())
+    _check_held_results("a row", backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_copies_of_results_do_not_hold_the_slot(backend: str) -> None:
+    pool = make_pool([FaultyEnv] * 2, backend)
+    pool.reset()
+    kept: list[Any] = []
+    places = set()
+    for _ in range(8):
+        obs = pool.step(np.zeros(2, int)).obs
+        places.add(obs.ctypes.data)
+        kept += [obs.copy(), copy.deepcopy(obs), pickle.loads(pickle.dumps(obs)), obs.tolist()]
+        del obs
+    assert len(places) == 1
+    for i, copied in enumerate(kept):
+        assert np.array(copied)[:, 2].tolist() == [1 + i // 4] * 2
+    pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,8 +1,9 @@
 """Allocates the batch buffers: one block of memory with one array per leaf, in which row i belongs to environment i.
 
 The batch buffers hold the actions, the final observations of episodes that ended in a step, and a few *slots*, each
-with the results of one step. A worker writes its rows directly into a slot, and the caller gets views of the slot's
-arrays. A slot is reused only after the caller has released all of these views. So results stay valid as long as the
+with the results of one step. A worker writes its rows directly into a slot, and the caller gets new array objects over
+the slot's memory, the *leases*. Whatever the caller makes of a lease (a view, a tensor, a buffer) keeps it alive. A
+slot is reused only after its leases are gone, which weak references to them show. So results stay valid as long as the
 caller keeps them, and nothing is copied if it drops them.
 
 The memory is on the heap or in an anonymous file. Only processes that were given the file's descriptor can map it, and
@@ -15,8 +16,8 @@ import mmap
 import os
 import tempfile
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -40,8 +41,9 @@ class Slot:
     """
 
     __slots__ = (
-        "_block",
-        "_free_refcount",
+        "_leases",
+        "_memory",
+        "_opaque",
         "flags",
         "lengths",
         "obs",
@@ -52,25 +54,32 @@ class Slot:
         "was_reset",
     )
 
-    def __init__(self, block: np.ndarray, arrays: Sequence[Any]):
+    def __init__(self, arrays: Sequence[Any]):
         self.reward, self.flags, self.returns, self.lengths = arrays[:4]
         self.terminated, self.truncated, self.was_reset = self.flags
         self.obs = list(arrays[4:])
-        self._block = block
-        self._free_refcount = -1
+        self._memory = [_leasable(leaf) for leaf in self.obs if leaf is not None]
+        self._opaque = [i for i, leaf in enumerate(self.obs) if leaf is None]
+        self._leases: list[ref[np.ndarray]] = []
 
-    def seal(self) -> None:
-        """Stores the current reference count as that of a free slot."""
-        self._free_refcount = getrefcount(self._block)
+    def lease_obs(self) -> list[Any]:
+        """Returns new arrays over the observations, for the caller; None for an opaque leaf.
+
+        The slot is not free while anything refers to them.
+        """
+        arrays: list[Any] = [memory.view(np.ndarray) for memory in self._memory]
+        self._leases = [*map(ref, arrays)]
+        for index in self._opaque:
+            arrays.insert(index, None)
+        return arrays
 
     @property
     def free(self) -> bool:
-        """Whether no caller has references to the observations.
-
-        Callers get views of the arrays. Anything made from a view (another view, a tensor, a buffer) keeps a reference
-        to the view or to the block, so the reference count of the block shows it.
-        """
-        return getrefcount(self._block) == self._free_refcount
+        """Whether the arrays of the last `lease_obs`, and everything made from them, are released."""
+        for lease in self._leases:  # noqa: SIM110 - `all` with a generator takes four times as long
+            if lease() is not None:
+                return False
+        return True
 
 
 class BatchBuffers:
@@ -80,7 +89,7 @@ class BatchBuffers:
         obs: layout of the observations.
         action: layout of the actions.
         num_envs: n, the number of rows.
-        slots: the number of slots. Views of slot 0 are never given to callers.
+        slots: the number of slots. Slot 0 is never leased.
         fd: descriptor of a file to map; None for the heap.
 
     Attributes:
@@ -105,8 +114,8 @@ class BatchBuffers:
         self.actions: list[Any] = shared[:num_actions]
         self.final_obs: list[Any] = shared[num_actions:-1]
         self.reset_mask: np.ndarray = shared[-1]
-        self.slots = [Slot(block, _array_views(block, slot_specs)) for block in blocks[1:]]
-        self._result_slots = range(1, slots)
+        self.slots = [Slot(_array_views(block, slot_specs)) for block in blocks[1:]]
+        self._result_slots = [*range(1, slots)] if _HAS_LEASES else []
         self._address = blocks[0].ctypes.data
 
     @staticmethod
@@ -159,15 +168,11 @@ class BatchBuffers:
             for s in self.slots
         ]
 
-    def seal(self) -> None:
-        """Marks the current references as those of workers. Any further reference to a slot belongs to a caller."""
-        for slot in self.slots:
-            slot.seal()
-
     def reserve_slot(self) -> int:
         """Returns the index of a slot that `lease` does not return any more."""
-        self._result_slots = self._result_slots[:-1]
-        return self._result_slots.stop
+        index = len(self.slots) - 1
+        self._result_slots = [i for i in self._result_slots if i != index]
+        return index
 
     def lease(self) -> int:
         """Returns the index of a free slot, or 0 if none is free. Rows of slot 0 must be copied."""
@@ -175,6 +180,27 @@ class BatchBuffers:
             if self.slots[index].free:
                 return index
         return 0
+
+
+class _Leasable(np.ndarray):
+    """The memory of leases. The plain views of an array of this class are leases.
+
+    NumPy may let a view refer to the owner of the memory instead of the viewed array: it follows `base` as long as the
+    class stays that of the view. It stops at a lease, since the `base` of a lease has this class.
+    """
+
+
+def _leasable(array: np.ndarray) -> np.ndarray:
+    return array.view(_Leasable)[...]  # its `base` has this class too, since NumPy looks that far
+
+
+def _views_refer_to_leases() -> bool:
+    """Returns whether this version of NumPy stops at leases. If it does not, all results are copied."""
+    lease = _leasable(np.zeros(2)[:]).view(np.ndarray)
+    return lease[:].base is lease and lease[:][1:].view("i8").base is lease
+
+
+_HAS_LEASES = _views_refer_to_leases()
 
 
 def anonymous_file() -> int:

@@ -93,7 +93,6 @@ class PoolLifecycle:
             raise failures_to_error(failures)
         self._transition_builder = TransitionBuilder(self._buffers, self.obs_layout)
         self._restarter = WorkerRestarter(self._backend, self._pending, self.worker_infos)
-        self._buffers.seal()
 
     def _make_fault_policy(self) -> FaultPolicy | None:
         if self._options.on_failure == "raise":

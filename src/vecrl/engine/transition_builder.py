@@ -38,7 +38,7 @@ class TransitionBuilder:
     def full(self, command: PendingCommand) -> Transition:
         """Builds the transition of a command to all environments.
 
-        The observations are views of the slot, or copies if no slot was free.
+        The observations are leases of the slot's memory, or copies if no slot was free.
         """
         slot = self._buffers.slots[command.slot]
         infos, final_infos = self._merge_replies(command.replies) if command.replies else (NO_INFOS, NO_INFOS)
@@ -52,7 +52,7 @@ class TransitionBuilder:
         return Transition(
             self._all_ids,
             self._layout,
-            self._obs(slot.obs, copy=command.slot == 0),
+            self._obs([a if a is None else a.copy() for a in slot.obs] if command.slot == 0 else slot.lease_obs()),
             slot.reward.copy(),
             terminated,
             truncated,
@@ -66,15 +66,10 @@ class TransitionBuilder:
             command.failed,
         )
 
-    def _obs(self, leaves: Sequence[np.ndarray | None], copy: bool) -> Tree:
-        if self._layout.flat and not copy and leaves[0] is not None:
-            return leaves[0][:]
-        return self._layout.build(
-            [
-                tuple(self._objects[i]) if leaf is None else leaf.copy() if copy else leaf[:]
-                for i, leaf in enumerate(leaves)
-            ]
-        )
+    def _obs(self, leaves: Sequence[np.ndarray | None]) -> Tree:
+        if self._layout.flat and leaves[0] is not None:
+            return leaves[0]
+        return self._layout.build([tuple(self._objects[i]) if leaf is None else leaf for i, leaf in enumerate(leaves)])
 
     def partial(self, commands: Sequence[PendingCommand], order: np.ndarray | None = None) -> Transition:
         """Builds the transition of commands by id. The arrays are copies, from slot 0.
