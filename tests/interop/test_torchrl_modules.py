@@ -62,6 +62,22 @@ def check_loss(loss: Any, data: Any) -> None:
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in loss.parameters())
 
 
+@pytest.mark.parametrize("env", [cart_pole(), SerialEnv(2, cart_pole)])
+def test_equal_q_values_select_the_first_action(env: EnvBase) -> None:
+    from torchrl.modules import QValueActor
+
+    network = nn.Linear(4, 2)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    steps = rollout(env, QValueActor(network, in_keys=["observation"], spec=env.action_spec), 3)
+    assert steps["action"].all()
+    first = torch.zeros_like(steps["action"]).index_fill(-1, torch.tensor(0), 1)
+    env.set_seed(0)
+    expected = env.rollout(3, actions=first)
+    env.set_seed(0)
+    torch.testing.assert_close(env.rollout(3, actions=steps["action"])["next"], expected["next"])
+
+
 @pytest.mark.parametrize("categorical", [False, True])
 def test_random_policies_take_specs(categorical: bool) -> None:
     from torchrl.modules import RandomPolicy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -127,16 +128,41 @@ def test_one_hot() -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 def test_to_numpy_does_not_depend_on_the_number_of_options(n: int, dtype: torch.dtype) -> None:
     spec = OneHot(n, dtype=dtype, min=2)
-    several = torch.ones(n, dtype=dtype)
-    if n > 1 and not dtype.is_floating_point:
-        with pytest.raises(SpaceError, match="one-hot rows"):
-            spec.to_numpy(several)
-    for row in (spec.rand(), several if dtype.is_floating_point else spec.zero().index_fill(0, torch.tensor(0), 1)):
+    ones = torch.ones(n, dtype=dtype)
+    first = spec.zero().index_fill(0, torch.tensor(0), 1)
+    for row in (spec.rand(), first, ones):
         number = spec.to_numpy(row)
         assert isinstance(number, np.ndarray)
         assert number.shape == ()
         assert number.dtype == np.int64
         assert number == row.numpy().argmax() + 2
+    invalid = [spec.zero(), ones[:-1], torch.cat([ones, ones])]
+    if dtype != torch.bool:
+        invalid += [first * 2, first * -1] if dtype.is_signed else [first * 2]
+    if dtype.is_floating_point:
+        invalid += [first * 0.5, first * math.nan, first * math.inf]
+    for row in invalid:
+        with pytest.raises(SpaceError, match="one-hot rows"):
+            spec.to_numpy(row)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_the_first_of_several_ones_counts(dtype: torch.dtype) -> None:
+    rows = torch.tensor([[0, 1, 1, 0], [1, 0, 0, 1]], dtype=dtype)
+    assert OneHot(4, (2, 4), dtype=dtype).to_numpy(rows).tolist() == [1, 0]
+    assert OneHot(4, (2, 4), dtype=dtype).to_categorical(rows).tolist() == [1, 0]
+    choices = MultiOneHot((2, 2), (2, 4), dtype=dtype)
+    assert choices.to_numpy(torch.tensor([[0, 1, 1, 1], [1, 1, 0, 1]], dtype=dtype)).tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(SpaceError, match=r"one-hot row for each of \(2, 2\) options"):
+        choices.to_numpy(torch.tensor([[0, 1, 0, 0], [1, 0, 0, 1]], dtype=dtype))
+
+
+def test_one_hot_rows_with_straight_through_gradients_may_be_rounded() -> None:
+    probabilities = torch.rand(1000, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    rows = OneHot(4, (1000, 4), dtype=torch.float32).rand()
+    rounded = rows + probabilities - probabilities.clone()
+    assert not torch.equal(rounded, rows)
+    assert torch.equal(torch.as_tensor(OneHot(4, (1000, 4)).to_numpy(rounded)), rows.argmax(-1))
 
 
 def test_encoding_one_hot() -> None:

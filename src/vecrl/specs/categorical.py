@@ -249,24 +249,25 @@ class OneHot(OneHotSpec):
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> list[object] | np.ndarray:
         """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
 
+        If a row has several ones, such as that of equal Q-values, the first one counts, as in TorchRL.
+
         Raises:
-            SpaceError: the rows have another number of options, or a row of integers does not select exactly one.
+            SpaceError: the rows have another number of options, or a row has no 1, or an entry other than 0 and 1.
         """
         if safe:
             self.assert_is_in(val)
         if val.ndim == 1 and self.n <= _MAX_SCAN_OPTIONS and not val.is_floating_point():
             row: list[int] = val.tolist()
-            largest = max(row, default=0)
-            if not largest or len(row) != self.n or row.count(0) != self.n - 1:
+            num_ones = row.count(1)
+            if not num_ones or len(row) != self.n or row.count(0) + num_ones != self.n:
                 raise self._not_one_hot(val)
-            index = np.asarray(row.index(largest) + self.min)
+            index = np.asarray(row.index(1) + self.min)
         else:
             rows = val.detach().cpu().numpy()
-            if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+            first = categorical_ops.first_ones(rows) if rows.shape[-1:] == (self.n,) else None
+            if first is None:
                 raise self._not_one_hot(val)
-            if rows.dtype.kind != "f" and np.count_nonzero(rows) * self.n > rows.size:  # soft choices may be floats
-                raise self._not_one_hot(val)
-            index = np.asarray(rows.argmax(-1) + self.min)
+            index = np.asarray(first + self.min)
         if not self.use_register:
             return index
         objects = [self._register[i - self.min] for i in np.ravel(index)]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -17,6 +18,7 @@ from ..errors import SpaceError
 from .shape_ops import shape_matches
 
 Counts = Tensor | int
+_ROUNDING = 1e-3  # of floats that are 0 or 1
 _MAX_COMPARE_OPTIONS = 8  # up to this number of options, comparing with each is faster than `scatter_`
 
 
@@ -121,6 +123,19 @@ def one_hot_violation(val: Tensor, mask: Tensor | None) -> str | None:
     if mask is not None and bool((is_set & ~mask.to(val.device)).any()):
         return "an option is selected that the mask forbids"
     return None
+
+
+def first_ones(rows: np.ndarray) -> np.ndarray | None:
+    """Returns the index of the first 1 of each row; None if a row has no 1, or an entry other than 0 and 1.
+
+    Floats may be rounded, since straight-through gradients add and subtract probabilities.
+    """
+    if rows.dtype.kind == "f":
+        ones, zeros = abs(rows - 1) < _ROUNDING, abs(rows) < _ROUNDING
+    else:
+        ones, zeros = rows == 1, rows == 0
+    is_valid = bool((ones | zeros).all()) and bool(ones.any(-1).all())
+    return ones.argmax(-1) if is_valid else None
 
 
 def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:

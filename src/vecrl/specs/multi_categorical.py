@@ -218,8 +218,23 @@ class MultiOneHot(OneHotSpec):
         return BoxList(tuple(CategoricalBox(n) for n in self.nvec))
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> np.ndarray:
-        """Converts one-hot rows to indices from `min` on."""
-        return self.to_categorical(val, safe).detach().cpu().numpy()
+        """Converts one-hot rows to indices from `min` on. The first one counts in the row of each choice.
+
+        Raises:
+            SpaceError: the row of a choice has no 1, or an entry other than 0 and 1.
+        """
+        if safe:
+            self.assert_is_in(val)
+        columns: list[np.ndarray] = []
+        for part, (_, least) in zip(self._split(val.detach().cpu()), self._choices, strict=True):
+            first = categorical_ops.first_ones(part.numpy())
+            if first is None:
+                raise SpaceError(
+                    f"Expected a one-hot row for each of {self.nvec} options, got {val!r:.80}. "
+                    "Use spec.encode to convert indices."
+                )
+            columns.append(first + least)
+        return np.stack(columns, -1)
 
     def to_categorical_spec(self) -> MultiCategorical:
         """Returns the spec of the same choices as indices."""
