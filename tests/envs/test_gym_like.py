@@ -166,6 +166,20 @@ def test_auto_register_info_dict_infers_info_specs() -> None:
     assert ("_secret",) in info_env().auto_register_info_dict(ignore_private=False).observation_spec.keys(True)
 
 
+def test_inferred_info_specs_keep_the_dtypes_of_numpy() -> None:
+    info = {"double": np.float64(0.1), "single": np.float32(0.1), "python": 0.1, "rows": np.full(2, 0.1)}
+
+    class Infos(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            return *self.env.step(action)[:4], info
+
+    env = GymWrapper(Infos(gymnasium.make("CartPole-v1"))).auto_register_info_dict()
+    check_env_specs(env)
+    entries = env.rollout(2)["next"]
+    assert [entries[key].dtype for key in info] == [torch.float64, torch.float32, torch.float32, torch.float64]
+    assert entries["double"].tolist() == [0.1, 0.1]
+
+
 def test_info_specs_may_be_given() -> None:
     spec = Composite(steps=Unbounded((), dtype=torch.int32))
     for reader in (

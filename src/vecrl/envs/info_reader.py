@@ -36,8 +36,8 @@ class default_info_dict_reader(BaseInfoDictReader):
     Args:
         keys: the keys to read: strings, or tuples of strings for nested dicts. By default the keys of `spec`, or all
             keys of the first info.
-        spec: the specs of the entries: a mapping or `Composite`, or a sequence in the order of `keys`. The default is a
-            number (`Unbounded` with shape () and the default float dtype).
+        spec: the specs of the entries, to which values are converted: a mapping or `Composite`, or a sequence in the
+            order of `keys`. The default is a number (`Unbounded` with shape () and the default float dtype).
         ignore_private: skip keys that begin with "_", unless `keys` contains them.
 
     Raises:
@@ -109,6 +109,8 @@ def check_key_conflicts(keys: Iterable[Key], existing_keys: Iterable[Key]) -> No
 def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> dict[Key, TensorSpec]:
     """Returns the specs of an info's entries, without the first `batch_dims` dimensions.
 
+    Arrays, tensors and numbers of NumPy keep their dtypes. Floats of Python have torch's default dtype.
+
     Raises:
         SpaceError: if an entry is neither a number nor an array of numbers.
 
@@ -127,7 +129,7 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
                 f"Expected info entries to be numbers or arrays of numbers, got {value!r:.80} at {key!r}. Name the "
                 "keys to read: env.set_info_dict_reader(default_info_dict_reader([...]))."
             )
-        dtype = torch.get_default_dtype() if isinstance(value, float) else tensor.dtype
+        dtype = torch.get_default_dtype() if type(value) is float else tensor.dtype  # np.float64 derives from float
         device = value.device if isinstance(value, Tensor) else None
         specs[key] = Unbounded(tensor.shape[batch_dims:], device, dtype)
     return specs
