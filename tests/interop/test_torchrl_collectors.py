@@ -123,6 +123,18 @@ def test_collectors_with_processes_share_the_state_of_a_creator(name: str) -> No
     assert (counts[1] - counts[0]).ge(2).all()  # the resets of two workers
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_collectors_with_processes_take_environments(used: bool) -> None:
+    from torchrl.collectors import MultiSyncCollector
+
+    env = pendulum()
+    if used:
+        env.rollout(3, steer())
+    batches = collect(MultiSyncCollector([env], steer(), **FRAMES))
+    assert [data.numel() for data in batches] == [20, 20]
+    assert env.rollout(9)["next", "truncated"].sum() == 1
+
+
 def test_torchrls_env_creator_creates_environments_of_vecrl() -> None:
     from torchrl.envs import EnvCreator as TheirCreator
 

@@ -38,7 +38,8 @@ class CompiledSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != _METHOD}
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != _METHOD}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # pyright: ignore[reportAttributeAccessIssue] (it is that of nn.Module)
