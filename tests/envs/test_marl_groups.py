@@ -1,12 +1,24 @@
 """Groups of agents: group maps, and an environment with two groups under all methods of `EnvBase`."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, MarlGroupMapType, check_env_specs, check_marl_grouping
+from vecrl.envs import EnvBase, MarlGroupMapType, SerialEnv, check_env_specs, check_marl_grouping
+from vecrl.envs.transforms import (
+    Compose,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    TargetReturn,
+    TensorDictPrimer,
+    TrajCounter,
+    TransformedEnv,
+)
+from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 
 
@@ -138,6 +150,90 @@ def test_rollouts_stop_by_group_flags() -> None:
     assert GroupsEnv(own=True).rollout(9).shape == (2, 1), "the first of any agent"
     assert GroupsEnv(own=True).rollout(9, break_when_all_done=True).shape[1] == 3
     assert GroupsEnv(own=False).rollout(9).shape == (2, 3)
+
+
+def sheep_and_memory() -> Composite:
+    memory = Composite(cell=Unbounded((2, 4, 3)), shape=(2, 4))
+    return Composite(sheep=Composite(hidden=Unbounded((2, 2, 3)), shape=(2,)), memory=memory, shape=(2,))
+
+
+IN_GROUPS: dict[str, Any] = {
+    "RewardSum": RewardSum,
+    "StepCounter": StepCounter,
+    "StepCounter that truncates": partial(StepCounter, 2),
+    "TrajCounter": TrajCounter,
+    "InitTracker": InitTracker,
+    "TargetReturn": lambda: TargetReturn(9.0, in_keys=[("sheep", "reward")], out_keys=[("sheep", "target")]),
+    "TensorDictPrimer": lambda: TensorDictPrimer(
+        {("sheep", "hidden"): Unbounded((2, 3)), ("wolves", "x"): Unbounded((3, 1))}
+    ),
+    "TensorDictPrimer of a Composite": lambda: TensorDictPrimer(sheep_and_memory()),
+    "all": lambda: Compose(
+        RewardSum(), InitTracker(), TensorDictPrimer({("wolves", "h"): Unbounded((3, 2))}), StepCounter()
+    ),
+}
+
+
+def batch_sizes(data: Any, prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], torch.Size]:
+    """Returns the batch sizes of all nested TensorDicts or Composites, without those of a batch of steps."""
+    names = [name for name in data.keys() if isinstance(data[name], TensorDictBase | Composite)]  # noqa: SIM118
+    sizes = {(*prefix, name): data[name].shape for name in names}
+    return {key: size for name in names for key, size in batch_sizes(data[name], (*prefix, name)).items()} | sizes
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_transforms_in_groups_keep_the_batch_sizes_of_groups(name: str) -> None:
+    expected = {("sheep",): (2, 2), ("wolves",): (2, 3), ("memory",): (2, 4)}
+    env = TransformedEnv(GroupsEnv(own=True), IN_GROUPS[name]())
+    for spec in (env.full_state_spec, env.observation_spec, env.full_reward_spec, env.full_done_spec):
+        assert batch_sizes(spec).items() <= expected.items()
+    steps = env.rollout(4, break_when_any_done=False).unbind(1)
+    for data in (env.reset(), env.fake_tensordict(), env.rand_step(env.reset()), *steps):
+        for part in [data, data["next"]] if "next" in data else [data]:
+            sizes = batch_sizes(part.exclude("next"))
+            assert sizes.items() <= expected.items()
+            assert {("sheep",), ("wolves",)} <= sizes.keys()
+    check_env_specs(env)
+    check_env_specs(SerialEnv(2, lambda: TransformedEnv(GroupsEnv(own=True), IN_GROUPS[name]())))
+
+
+class OwnRewards(EnvBase):
+    """Has observations and done flags at the root, and a reward for each of three agents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(position=Unbounded((1,)))
+        self.full_action_spec = Composite(agents=Composite(action=Unbounded((3, 1)), shape=(3,)))
+        self.full_reward_spec = Composite(agents=Composite(reward=Unbounded((3, 1)), shape=(3,)))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return self.observation_spec.zero()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        result = self.observation_spec.zero().update(self.full_reward_spec.one())
+        return result.set("done", torch.zeros(1, dtype=torch.bool))
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def test_groups_that_only_a_transform_resets_have_the_batch_size_of_the_group() -> None:
+    env = TransformedEnv(OwnRewards(), RewardSum())
+    assert env.reset()["agents"].batch_size == env.fake_tensordict()["agents"].batch_size == (3,)
+    rollout = env.rollout(4)
+    assert rollout["agents"].batch_size == rollout["next", "agents"].batch_size == (4, 3)
+    assert rollout["next", "agents", "episode_reward"][:, 0, 0].tolist() == [1, 2, 3, 4]
+    check_env_specs(env)
+
+
+def test_check_env_specs_reports_the_batch_sizes_of_groups() -> None:
+    class Flat(GroupsEnv):
+        def _seen(self) -> TensorDict:
+            data = super()._seen()
+            data["sheep"].batch_size = [2]
+            return data
+
+    with pytest.raises(SpaceError, match=r"reset: 'sheep': expected batch size \(2, 2\), found \(2,\)"):
+        check_env_specs(Flat(own=True))
 
 
 @pytest.mark.parametrize("kind", MarlGroupMapType)

@@ -1,15 +1,19 @@
 """TorchRL's collectors and evaluators on vecrl's environments."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tensordict.nn import TensorDictModule
+from tests.fixtures.agents_envs import Countdown
 from tests.fixtures.cartpole_actor import make_actor, make_cartpole
 from torch import nn
 
 from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, RandomPolicy, SerialEnv
-from vecrl.envs.transforms import Compose, RewardSum, StepCounter, TransformedEnv, VecNorm
+from vecrl.envs.libs.parallel_agents import ParallelAgentsEnv
+from vecrl.envs.transforms import Compose, RewardSum, StepCounter, TensorDictPrimer, TransformedEnv, VecNorm
+from vecrl.specs import Unbounded
 
 pytestmark = [pytest.mark.torchrl, pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
@@ -106,6 +110,25 @@ def test_collectors_fill_replay_buffers() -> None:
     collect(Collector(pendulum(), None, replay_buffer=buffer, **FRAMES))
     assert len(buffer) == 40
     assert buffer.sample()["next", "reward"].shape == (5, 1)
+
+
+def teams() -> EnvBase:
+    game = Countdown()
+    memory = TensorDictPrimer({("cat", "memory"): Unbounded((2, 3))})
+    return TransformedEnv(ParallelAgentsEnv(game, game), Compose(RewardSum(), StepCounter(), memory))
+
+
+@pytest.mark.parametrize("source", [teams, partial(SerialEnv, 2, teams)])
+def test_collectors_run_over_groups(source: Any) -> None:
+    from torchrl.collectors import Collector
+
+    env = source()
+    data = collect(Collector(env, env.rand_action, **FRAMES))[1]
+    for group, agents in (("cat", 2), ("dog", 1)):
+        assert data[group].batch_size == data["next", group].batch_size == (*data.batch_size, agents)
+        time = data["next", group, "step_count"]
+        assert data["next", group, "episode_reward"].equal((time * (time + 1) / 2).float())
+    assert data["cat", "memory"].shape == (*data.batch_size, 2, 3)
 
 
 @pytest.mark.parametrize("name", ["MultiSyncCollector", "MultiAsyncCollector"])

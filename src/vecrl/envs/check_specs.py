@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
 
 from ..errors import SpaceError
+from ..specs import StackedComposite
 from .adapters import adapt_env
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key
+from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key
 from .step_mdp import leaves_of
 from .step_validation import form_difference, leaf_values
 from .stepping import SteppedEnv
@@ -30,7 +31,8 @@ def check_env_specs(
 ) -> None:
     """Compares the results of a reset, a step and a rollout of an environment with its specs.
 
-    A `_step` that returns no done flag or changes its input is reported too.
+    The batch sizes of groups, such as those of agents, must be those of `fake_tensordict`. A `_step` that returns no
+    done flag or changes its input is reported too.
 
     This changes the state of the environment; the state of torch's CPU generator is restored afterwards.
 
@@ -71,9 +73,11 @@ def _find_differences(
     if seed is not None:
         torch.manual_seed(seed)
         env.set_seed(seed)
-    differences: list[str] = []
+    rows_differ = isinstance(env.full_observation_spec, StackedComposite)
+    fake = None if rows_differ else env.fake_tensordict()
     reset_td = env.reset(None if tensordict is None else tensordict.copy())
-    differences += _differences("reset", env, reset_td, ("observation", "done"), check_dtype)
+    differences = _differences("reset", env, reset_td, ("observation", "done"), check_dtype)
+    differences += _size_differences("reset", fake, reset_td)
     if any("missing" in line for line in differences):  # a step may need the missing entry
         return differences
     with_action = env.rand_action(reset_td.copy())
@@ -83,6 +87,7 @@ def _find_differences(
     with _watch_step(env) as step_faults:
         step_td = env.step(with_action)
     differences += _differences("step", env, step_td.get("next"), ("observation", "reward", "done"), check_dtype)
+    differences += _size_differences("step", fake, step_td)
     break_options = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
     for break_option in break_options:
         if differences:
@@ -148,6 +153,28 @@ def _differences(
         rows = data.tensordicts if isinstance(data, LazyStackedTensorDict) else [data]
         returned = dict.fromkeys(key for row in rows for key in row.keys(include_nested=True, leaves_only=True))
         lines += [f"{method}: {key!r}: returned, but not in observation_spec" for key in returned if key not in known]
+    return lines
+
+
+def _size_differences(method: str, expected: Any, data: Any, prefix: Prefix = ()) -> list[str]:
+    """Returns a line per nested TensorDict of `data` with another batch size than in `expected`, which may be None."""
+    if expected is None:
+        return []
+    lines: list[str] = []
+    extra_sizes = data.batch_size[: data.batch_dims - expected.batch_dims]
+    if isinstance(data, LazyStackedTensorDict) and not extra_sizes:  # its rows may have different shapes
+        rows = zip(expected.unbind(data.stack_dim), data.unbind(data.stack_dim), strict=True)
+        return [line for pair in rows for line in _size_differences(method, *pair, prefix)]
+    for name in {*expected.keys()} & {*data.keys()}:
+        group, expected_group = data.get(name), expected.get(name)
+        if not is_tensor_collection(group) or is_non_tensor(group):
+            continue
+        key, expected_size = join_key(prefix, name), (*extra_sizes, *expected_group.batch_size)
+        if tuple(group.batch_size) != expected_size:
+            found = tuple(group.batch_size)
+            lines.append(f"{method}: {key!r}: expected batch size {expected_size}, found {found}")
+        else:
+            lines += _size_differences(method, expected_group, group, (*prefix, name))
     return lines
 
 

@@ -17,7 +17,7 @@ from torch.types import Device
 
 from ..adapters import adapt_env
 from ..base import EnvBase
-from ..keys import Key, join_key
+from ..keys import OUTPUTS, Key, join_key
 from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
 from ..spec_store import derived, is_defined
@@ -28,7 +28,7 @@ from .counters import episode_starts
 from .function_transform import TransformLike, as_transform
 from .row_shape_errors import Hook, with_heterogeneous_errors
 from .torchrl_state import rename_torchrl_keys
-from .transformed_specs import TransformedSpecs
+from .transformed_specs import TransformedSpecs, with_group_sizes
 
 __all__ = ["TransformedEnv"]
 
@@ -190,12 +190,15 @@ class TransformedEnv(TransformedSpecs):
 
     @derived
     def _transform_step(self) -> Hook:
-        return with_heterogeneous_errors(self.transform._step, self.transform, self.base_env.specs)
+        hook = with_heterogeneous_errors(self.transform._step, self.transform, self.base_env.specs)
+        return with_group_sizes(hook, self._added_groups(*OUTPUTS))
 
     @derived
     def _transform_reset(self) -> Hook:
-        self._full("observation")  # raises if a transform does not fit, before it gets data
-        return with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs)
+        groups = self._added_groups("observation", "done")  # raises if a transform does not fit, before it gets data
+        return with_group_sizes(
+            with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs), groups
+        )
 
     @derived
     def _base_step(self) -> Callable[[TensorDictBase], TensorDictBase]:

@@ -5,14 +5,18 @@ They are computed when they are first read, and again after every change. It mus
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
+
+from tensordict import TensorDictBase
+from torch import Size
 
 from ...specs import Composite
 from ..base import EnvBase
-from ..keys import INPUTS, OUTPUTS
+from ..keys import INPUTS, OUTPUTS, Prefix
 from .base import Transform, owned
 from .part import SubmoduleAttribute
-from .row_shape_errors import heterogeneous_errors
+from .row_shape_errors import Hook, heterogeneous_errors
 from .spec_hooks import check_keys
 
 
@@ -56,13 +60,38 @@ class TransformedSpecs(EnvBase):
             )
         for names, specs in zip((INPUTS, OUTPUTS), transformed, strict=True):
             unlocked_specs = owned(specs)
-            for name in names:
-                spec = unlocked_specs[f"full_{name}_spec"]
-                self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
+            self._specs.update({name: unlocked_specs[f"full_{name}_spec"] for name in names})
+        self._set_group_shapes()
+        for spec in self._specs.values() if self._locked else ():
+            spec.lock_(recurse=True)
         base_actions = base.full_action_spec
         if not base.batch_locked and base_actions.shape != self.batch_size:
             base_actions = base_actions.expand(self.batch_size)
         self._same_actions = self._specs["action"] == base_actions  # before masks change specs
+
+    def _set_group_shapes(self) -> None:
+        """Gives each group that the transform has created in one of the specs the batch size that it has in others."""
+        base_groups = {name: groups_of(self.base_env._full(name)) for name in (*OUTPUTS, *INPUTS)}
+        groups = {name: groups_of(self._specs[name]) for name in base_groups}
+        shapes: dict[Prefix, Size] = {}
+        for name, specs in groups.items():
+            for prefix in specs.keys() & base_groups[name].keys():
+                shapes.setdefault(prefix, specs[prefix].shape)
+        for name, specs in groups.items():
+            created = specs.keys() & shapes.keys() - base_groups[name].keys()
+            for prefix in sorted(created, key=len):  # groups before those inside of them
+                specs[prefix].shape = shapes[prefix]
+
+    def _added_groups(self, *names: str) -> dict[Prefix, Size]:
+        """Returns the groups that only the transform writes, with their sizes after those of the environment.
+
+        Args:
+            names: those of the specs of a result.
+        """
+        base_groups = {prefix for name in names for prefix in groups_of(self.base_env._full(name))}
+        groups = {prefix: spec.shape for name in names for prefix, spec in groups_of(self._full(name)).items()}
+        added = {prefix: shape[self.ndim :] for prefix, shape in groups.items() if prefix not in base_groups}
+        return {prefix: shape for prefix, shape in added.items() if shape}
 
     def _set_full(self, name: str, spec: object) -> None:
         raise AttributeError(
@@ -93,3 +122,25 @@ class TransformedSpecs(EnvBase):
         """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
         self.base_env.configure_parallel(**settings)
         return self
+
+
+def groups_of(spec: Composite) -> dict[Prefix, Composite]:
+    """Returns the nested Composites of a spec by their paths."""
+    items = spec.items(include_nested=True)
+    return {(key,) if isinstance(key, str) else key: group for key, group in items if type(group) is Composite}
+
+
+def with_group_sizes(hook: Hook, groups: Mapping[Prefix, Size]) -> Hook:
+    """Returns a hook of a transform that sets the batch sizes of groups in its result."""
+    if not groups:
+        return hook
+
+    def sized_hook(tensordict: TensorDictBase, result_td: TensorDictBase) -> TensorDictBase:
+        result_td = hook(tensordict, result_td)
+        for prefix, shape in groups.items():
+            group_td = result_td.get(prefix, None)
+            if group_td is not None:
+                group_td.batch_size = (*result_td.batch_size, *shape)
+        return result_td
+
+    return sized_hook
