@@ -46,8 +46,13 @@ LIBRARIES = {
 
 _PATHS = {
     "vecrl.envs": """
-        envs.async_envs envs.batched_envs envs.common envs.env_creator envs.llm envs.llm.envs envs.llm.transforms
-        envs.llm.transforms.dataloading envs.llm.transforms.kl envs.llm.transforms.tokenizer envs.vec_envs
+        envs.async_envs envs.batched_envs envs.common envs.env_creator envs.llm envs.llm.chat envs.llm.datasets
+        envs.llm.datasets.countdown envs.llm.datasets.gsm8k envs.llm.datasets.ifeval envs.llm.datasets.math
+        envs.llm.envs envs.llm.libs envs.llm.libs.mlgym envs.llm.reward envs.llm.reward.countdown
+        envs.llm.reward.gsm8k envs.llm.reward.ifeval envs.llm.reward.math envs.llm.transforms
+        envs.llm.transforms.browser envs.llm.transforms.dataloading envs.llm.transforms.format envs.llm.transforms.kl
+        envs.llm.transforms.policy_version envs.llm.transforms.reason envs.llm.transforms.tokenizer
+        envs.llm.transforms.tools envs.vec_envs
         """,
     "vecrl.envs.custom": """
         envs.custom.llm envs.custom.mujoco envs.custom.mujoco.ant envs.custom.mujoco.base envs.custom.mujoco.cube_bowl
@@ -55,8 +60,8 @@ _PATHS = {
         envs.custom.mujoco.walker envs.custom.tictactoeenv envs.custom.vla
         """,
     "vecrl.envs.libs": """
-        envs.libs.craftground envs.libs.genesis envs.libs.lbforaging envs.libs.libero envs.libs.mjlab
-        envs.libs.mujoco_playground
+        envs.libs.craftground envs.libs.genesis envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero
+        envs.libs.mjlab envs.libs.mujoco_playground envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",
     "vecrl.envs.transforms": """
@@ -95,6 +100,8 @@ _MUJOCO = "It is one of TorchRL's own MuJoCo tasks. Use gymnasium's: GymEnv(\"{}
 _ROBOTS = "It belongs to tasks of one robot or satellite"
 _MACRO = "It plans several actions of one robot. Use MultiAction, which runs several actions in one step"
 _NO_LIBRARY = "vecrl does not wrap this simulator"
+_LANGUAGE = "It belongs to tasks of language models. vecrl has LLMEnv, LLMHashingEnv, DataLoadingPrimer and Tokenizer"
+_KL = "Use KLRewardTransform"
 _NOT_THERE = "vecrl has nothing in its place"
 
 ABSENT: dict[str, str] = {
@@ -117,6 +124,20 @@ ABSENT: dict[str, str] = {
     **dict.fromkeys(("ActionChunkTransform", "ActionTokenizerTransform", "DecodeVideoTransform"), _NOT_THERE),
     **dict.fromkeys(("FlattenTensorDict", "PolicyAgeFilter", "RNDTransform", "SuccessReward"), _NOT_THERE),
     **dict.fromkeys(("Every", "LoggerMonitor", "ProcessLogger", "RayLogger", "TrackioLogger"), _NOT_THERE),
+    **dict.fromkeys(("ChatEnv", "DatasetChatEnv", "CountdownEnv", "GSM8KEnv", "IFEvalEnv", "MATHEnv"), _LANGUAGE),
+    **dict.fromkeys(("CountdownRewardParser", "GSM8KPrepareQuestion", "GSM8KRewardParser", "IFEvalData"), _LANGUAGE),
+    **dict.fromkeys(("IFEvalScoreData", "IfEvalScorer", "MATHRewardParser", "make_gsm8k_env"), _LANGUAGE),
+    **dict.fromkeys(("MLGymWrapper", "MLGymBaseTransform", "MLGymRewardAssignment", "make_mlgym"), _LANGUAGE),
+    **dict.fromkeys(("EvaluationOutputParser", "IsolateCodeBlock", "MessageToHistory", "ReadState"), _LANGUAGE),
+    **dict.fromkeys(("ResetModule", "StateToMessage", "TaskSampler", "TemplateTransform"), _LANGUAGE),
+    **dict.fromkeys(("AddThinkingPrompt", "BrowserTransform", "IncrementalTokenizer", "PolicyVersion"), _LANGUAGE),
+    **dict.fromkeys(("ExecuteToolsInOrder", "JSONCallParser", "LLMToolParser", "MCPToolTransform"), _LANGUAGE),
+    **dict.fromkeys(("ParseResult", "PersistentPythonProcess", "PythonExecutorService"), _LANGUAGE),
+    **dict.fromkeys(("PythonInterpreter", "SimpleToolTransform", "ToolCall", "ToolRegistry", "ToolService"), _LANGUAGE),
+    **dict.fromkeys(("ToolTransformBase", "VersionChange", "XMLBlockParser"), _LANGUAGE),
+    **dict.fromkeys(("KLComputation", "RayKLRewardTransform", "RayRetrieveKL", "RetrieveKL", "RetrieveLogProb"), _KL),
+    "RayDataLoadingPrimer": "Use DataLoadingPrimer",
+    "GymPixelObservationWrapper": "Use GymEnv(..., from_pixels=True)",
     "RunningMeanStd": "Use vecrl.venv.RunningMeanStd or VecNorm",
     "cat_frames": "Use CatFrames",
     "terminal_obs_reader": 'It is not needed: "next" holds the final observations of vector environments',
