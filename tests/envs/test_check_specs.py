@@ -97,3 +97,45 @@ ForeignBounded.__module__, ForeignBounded.__qualname__, ForeignBounded.__name__ 
 def test_specs_of_torchrl_are_refused_with_the_import_to_use(use: Any) -> None:
     with pytest.raises(TypeError, match=r"got Bounded of torchrl\.data\. Import Bounded from vecrl\.specs\."):
         use(ForeignBounded())
+
+
+class Returns(Walk):
+    """Returns `result` from `_step`."""
+
+    def __init__(self, result: Any):
+        super().__init__()
+        self.result = result
+
+    def _step(self, tensordict: TensorDictBase) -> Any:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "result", [None, (TensorDict({"position": torch.zeros(1)}), 1.0), {"position": torch.zeros(1)}]
+)
+def test_a_step_must_return_a_tensordict(result: Any) -> None:
+    for call in (check_env_specs, lambda env: env.rollout(2)):
+        with pytest.raises(TypeError, match=r"Expected Returns\._step to return a TensorDict, got"):
+            call(Returns(result))
+
+
+def test_a_reward_without_a_spec_is_named() -> None:
+    class Unpaid(EnvBase):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec = Composite(position=Unbounded((1,)))
+            self.action_spec = Unbounded((1,))
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            return self.observation_spec.zero()
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            done = torch.zeros(1, dtype=torch.bool)
+            return self.observation_spec.zero().update({"reward": torch.ones(1), "done": done})
+
+        def _set_seed(self, seed: int | None) -> None: ...
+
+    with pytest.raises(
+        SpaceError, match=r"step: 'reward': returned, but there is no spec of this reward\. Set reward_spec"
+    ):
+        check_env_specs(Unpaid())

@@ -15,7 +15,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_
 from ..errors import SpaceError
 from ..specs import StackedComposite
 from .adapters import adapt_env
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key
+from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key, split_key
 from .step_mdp import leaves_of
 from .step_validation import form_difference, leaf_values
 from .stepping import SteppedEnv
@@ -114,6 +114,8 @@ def _watch_step(env: SteppedEnv) -> Iterator[list[str]]:
     def watched_step(tensordict: TensorDictBase) -> TensorDictBase:
         inputs_before = _inputs(base, tensordict.clone())
         result = step(tensordict)
+        if not isinstance(result, TensorDictBase):
+            return result  # the environment raises an error
         lines.extend(
             f"step: {key!r} (done_spec): _step returns no done flag, so episodes never end. Return it, False if they "
             "do not"
@@ -152,8 +154,15 @@ def _differences(
         known = leaves_of(*(env._full(name) for name in (*INPUTS, *OUTPUTS)))
         rows = data.tensordicts if isinstance(data, LazyStackedTensorDict) else [data]
         returned = dict.fromkeys(key for row in rows for key in row.keys(include_nested=True, leaves_only=True))
-        lines += [f"{method}: {key!r}: returned, but not in observation_spec" for key in returned if key not in known]
+        lines += [f"{method}: {key!r}: {_unknown_reason(key)}" for key in returned if key not in known]
     return lines
+
+
+def _unknown_reason(key: Key) -> str:
+    """Returns what is wrong with an entry that no spec has."""
+    if split_key(key)[1] == "reward":
+        return "returned, but there is no spec of this reward. Set reward_spec"
+    return "returned, but not in observation_spec"
 
 
 def _size_differences(method: str, expected: Any, data: Any, prefix: Prefix = ()) -> list[str]:
