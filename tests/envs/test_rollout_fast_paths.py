@@ -3,11 +3,15 @@
 from functools import partial
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
-from vecrl.envs import EnvBase, GymEnv, NativeEnv, PendulumEnv, SerialEnv, trajectory_buffers
+from vecrl.envs import EnvBase, GymEnv, GymWrapper, NativeEnv, PendulumEnv, SerialEnv, trajectory_buffers
 from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, Unbounded
@@ -51,6 +55,49 @@ def test_random_actions_end_a_rollout_when_all_are_done(name: str) -> None:
     rollout = env.rollout(300, break_when_all_done=True)
     assert rollout.shape[-1] < 300
     assert rollout["next", "done"][..., -1, :].all()
+    env.close()
+
+
+class Choosing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole with another action space; the first number says where to push."""
+
+    def __init__(self, action_space: gymnasium.Space[Any]):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.action_space = action_space
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(int(np.ravel(action)[0] > 0))
+
+
+ACTION_SPACES: dict[str, gymnasium.Space[Any]] = {
+    "box": spaces.Box(-1, 1, (2,)),
+    "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
+    "half bounded": spaces.Box(0, np.inf, (2,)),
+    "several": spaces.MultiDiscrete([2, 3]),
+    "bits": spaces.MultiBinary(3),
+}
+RANDOM: dict[str, Any] = {
+    **MAKERS,
+    **{name: partial(lambda space: GymWrapper(Choosing(space)), space) for name, space in ACTION_SPACES.items()},
+}
+
+
+@pytest.mark.parametrize("break_when_any_done", [True, False])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_actions_do_not_depend_on_the_limit_of_steps(name: str, break_when_any_done: bool) -> None:
+    env = RANDOM[name]()
+    steps = {True: (60, 500), False: (60, 60)}[break_when_any_done]
+    results: list[tuple[Any, Tensor]] = []
+    for max_steps, policy in ((steps[0], None), (steps[1], None), (steps[0], env.rand_action)):
+        env.set_seed(5)
+        torch.manual_seed(0)
+        rollout = env.rollout(max_steps, policy, break_when_any_done=break_when_any_done)
+        results.append((rollout, torch.rand(3)))
+    (expected, number), *others = results
+    assert break_when_any_done == (expected.shape[-1] < 60)
+    for rollout, next_number in others:
+        assert (rollout == expected).all()
+        assert next_number.equal(number)
     env.close()
 
 

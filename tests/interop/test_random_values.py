@@ -1,12 +1,13 @@
 """Random values of specs are those that TorchRL draws from the same seed, so that random actions are too."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from vecrl import specs
+from vecrl import envs, specs
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
@@ -41,3 +42,19 @@ def test_random_values_are_those_of_torchrl(name: str) -> None:
     assert (values == expected).all()
     assert values.shape == expected.shape
     assert after == expected_after
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_rollouts_of_random_actions_leave_the_generator_as_torchrls_do(rows: int | None) -> None:
+    torchrl_envs = pytest.importorskip("torchrl.envs")
+    played = []
+    for library in (torchrl_envs, envs):
+        make = partial(library.GymEnv, "CartPole-v1")
+        env = make() if rows is None else library.SerialEnv(rows, make)
+        env.set_seed(0)
+        torch.manual_seed(0)
+        first = env.rollout(500)  # which ends much earlier
+        played.append((first["action"], torch.rand(()), env.rollout(500)["action"]))
+        env.close()
+    for expected, actual in zip(*played, strict=True):
+        assert actual.equal(expected)

@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..specs import Bounded, Categorical, OneHot, TensorSpec
 from .done_flags import any_true
 from .keys import Key
 from .spec_container import SpecContainer
@@ -49,7 +50,15 @@ def known_actions(env: SpecContainer, steps: int, actions: Tensor | None) -> Ten
         steps: the maximum number of steps.
         actions: `[*batch, time, ...]`, which are copied; None for random actions.
     """
-    return env.action_spec.rand((steps,)) if actions is None else actions.movedim(env.ndim, 0)[:steps].clone()
+    return draw_actions(env.action_spec, steps) if actions is None else actions.movedim(env.ndim, 0)[:steps].clone()
+
+
+def draw_actions(spec: TensorSpec, count: int) -> Tensor:
+    """Returns random actions, `[count, ...]`, the same as from `count` calls of `spec.rand()`."""
+    has_bounds = isinstance(spec, Bounded) and bool((spec.space.low.isfinite() & spec.space.high.isfinite()).all())
+    if has_bounds or isinstance(spec, Categorical | OneHot):  # one number per element, in the order of the elements
+        return spec.rand((count,))
+    return torch.stack([spec.rand() for _ in range(count)])
 
 
 @torch.no_grad()

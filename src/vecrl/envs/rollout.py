@@ -16,6 +16,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
+from .array_rollout import draw_actions
 from .done_flags import rows_done
 from .fast_paths import overrides_bypassed
 from .keys import join_key, split_key
@@ -96,8 +97,12 @@ def rollout(
         and (stop_rule.stops_at_first_done or stop_rule.never_stops)
     )
     if fast_path_allowed and not env.is_closed and isinstance(actions, torch.Tensor | None):
+        random_state = None if actions is not None else _GeneratorState(env.full_action_spec.device)
         result = rollout_at_once(env, max_steps, actions, stop_rule.stops_at_first_done)
         if result is not None:
+            if random_state is not None and result.shape[-1] < max_steps:  # actions were drawn for all steps
+                random_state.restore()
+                draw_actions(env.action_spec, result.shape[-1])
             return result if result.is_contiguous() else result.contiguous()
     act = _make_act(env, policy, auto_cast_to_device, trust_policy)
     length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
@@ -113,6 +118,19 @@ def rollout(
     store = step_buffer.add if callback is None and storing_device is None else on_step
     _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store)
     return step_buffer.to_tensordict()
+
+
+class _GeneratorState:
+    """The state of torch's default generator of a device, None for the CPU's, when the object is made."""
+
+    def __init__(self, device: torch.device | None):
+        on_cpu = device is None or device.type == "cpu"
+        self._module: Any = torch.random if on_cpu else torch.get_device_module(device)
+        self._arguments = () if on_cpu else (device,)
+        self._state = self._module.get_rng_state(*self._arguments)
+
+    def restore(self) -> None:
+        self._module.set_rng_state(self._state, *self._arguments)
 
 
 def rollout_at_once(
