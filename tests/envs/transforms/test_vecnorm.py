@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 from tests.fixtures.tensordict_envs import BoundedValuesEnv, GroupsEnv
 
-from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
+from vecrl.envs import GymEnv, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
     Compose,
     NoopResetEnv,
@@ -157,15 +157,64 @@ def test_frozen_and_eval_mode_do_not_update() -> None:
     assert env.transform.get_extra_state()["reward_count"][0] > before_value["reward_count"][0]
 
 
-def test_frozen_copies_do_not_change() -> None:
-    norm = VecNorm(["x"])
+@pytest.mark.parametrize("options", [{}, {"decay": 1.0, "shapes": [(2,)]}])
+def test_frozen_copies_follow_the_statistics_without_updates(options: dict[str, Any]) -> None:
+    norm = VecNorm(["x"], ["y"], **options)
     fed(norm)
-    copy = norm.frozen_copy()
-    loc = copy.loc["x"].clone()
-    for other in (norm, copy):
-        other(TensorDict({"x": torch.full((2, 2), 9.0)}, [2]))
-    assert torch.equal(copy.loc["x"], loc)
-    assert not torch.equal(norm.loc["x"], loc)
+    copies = [norm.frozen_copy(), pickle.loads(pickle.dumps([norm, norm.frozen_copy()]))]
+    for source, copied in [(norm, copies[0]), copies[1]]:
+        loc, data = copied.loc["x"].clone(), TensorDict({"x": torch.full((2, 2), 9.0)}, [2])
+        copied(data.copy())
+        assert copied.frozen
+        assert not source.frozen
+        assert source.loc["x"].equal(loc)  # the copy does not update
+        source(data.copy())
+        assert not source.loc["x"].equal(loc)
+        assert copied.loc["x"].equal(source.loc["x"])
+        assert copied(data.copy())["y"].equal(source.freeze()(data.copy())["y"])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("make_train", [lambda env: env(), lambda env: SerialEnv(2, env)])
+def test_an_environment_for_tests_follows_the_training(inside: bool, make_train: Any) -> None:
+    env = TransformedEnv(make_train(lambda: GymEnv("Pendulum-v1")), VecNorm(in_keys=["observation"]))
+    env.rollout(5)
+    frozen = env.transform.frozen_copy()
+    test_env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), frozen) if inside else frozen)
+
+    def test_rollout() -> torch.Tensor:
+        test_env.set_seed(0)
+        return test_env.rollout(3, actions=torch.zeros(3, 1))["observation"]
+
+    before_training = test_rollout()
+    assert test_rollout().equal(before_training)
+    env.rollout(100)
+    after_training = test_rollout()
+    assert not after_training.equal(before_training)
+    plain = GymEnv("Pendulum-v1")
+    plain.set_seed(0)
+    expected = plain.rollout(3, actions=torch.zeros(3, 1))["observation"]
+    torch.testing.assert_close(env.transform.to_observation_norm().loc, frozen.loc["observation"])
+    torch.testing.assert_close(
+        after_training, (expected - env.transform.loc["observation"]) / env.transform.scale["observation"]
+    )
+
+
+def test_frozen_copies_in_processes_follow_shared_statistics() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"])
+    env = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(["observation"], shared_td=shared))
+    env.rollout(5)
+    frozen = env.transform.frozen_copy()
+    with ParallelEnv(1, lambda: TransformedEnv(GymEnv("Pendulum-v1"), frozen.clone())) as test_env:
+        resets = []
+        for _ in range(2):
+            test_env.set_seed(0)
+            resets.append(test_env.reset()["observation"])
+            count = shared["observation_count"].clone()
+            test_env.rollout(3)
+            assert shared["observation_count"].equal(count)
+            env.rollout(20)
+    assert not resets[0].equal(resets[1])
 
 
 # -- dtypes, shapes, gradients

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any, Self
 
@@ -221,19 +222,18 @@ class VecNorm(Transform):
         return self._table.frozen
 
     def frozen_copy(self) -> VecNorm:
-        """Returns a frozen copy without a container, with a copy of the statistics.
+        """Returns a frozen copy without a container. It never updates the statistics, but follows those of this one.
+
+        So an environment for tests, with such a copy, normalizes as the environment that is used for training. A copy
+        in another process follows only statistics in a `shared_td`.
 
         Raises:
             RuntimeError: there are no statistics yet.
         """
         self._affine()
-        copied = self._empty_copy()
-        copied.set_extra_state(self.get_extra_state())
+        copied = self.clone()
+        copied._table = copy(self._table)  # the same statistics, with an own `frozen`
         return copied.freeze()
-
-    def _empty_copy(self) -> VecNorm:
-        """Returns a transform with the same arguments, without statistics."""
-        return VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
 
     def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns a copy with the entries `in_keys`, computed from `out_keys` by the inverse of the normalization.

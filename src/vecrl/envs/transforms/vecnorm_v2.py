@@ -82,15 +82,17 @@ class VecNormV2(VecNorm):
     def _counted_batch(self, batch: torch.Size) -> torch.Size:
         return batch if self.reduce_batch_dims else torch.Size(())
 
-    def _empty_copy(self) -> VecNormV2:
-        return VecNormV2(
-            self.in_keys,
-            self.out_keys,
-            stateful=self.stateful,
-            decay=self.decay,
-            eps=self.eps,
-            reduce_batch_dims=self.reduce_batch_dims,
-        )
+    def frozen_copy(self) -> VecNormV2:
+        """Returns a frozen copy without a container, with a copy of the statistics, as TorchRL does.
+
+        Raises:
+            RuntimeError: there are no statistics yet, or no `stateful`.
+        """
+        self._affine()
+        options = {"decay": self.decay, "eps": self.eps, "reduce_batch_dims": self.reduce_batch_dims}
+        copied = VecNormV2(self.in_keys, self.out_keys, **options)
+        copied.set_extra_state(self.get_extra_state())
+        return copied.freeze()
 
     def _affine(self) -> tuple[TensorDict, TensorDict]:
         if not self.stateful:
