@@ -6,10 +6,11 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, GymEnv
+from vecrl.envs import EnvBase, GymEnv, SerialEnv
 from vecrl.envs.transforms import (
     ActionDiscretizer,
     ActionScaling,
+    Compose,
     DiscreteActionProjection,
     FlattenAction,
     TransformedEnv,
@@ -172,6 +173,26 @@ class TestActionScaling:
         data = TensorDict(action=torch.rand(5, 2))
         torch.testing.assert_close(scaling(scaling.inv(data))["action"], data["action"])
         assert sorted(scaling.state_dict()) == ["loc", "scale"]
+
+    def test_loc_and_scale_are_those_of_the_environment(self) -> None:
+        scaling = ActionScaling()
+        assert scaling.loc is scaling.scale is None
+        env = TransformedEnv(ActionRecorder(self.spec), Compose(scaling))
+        assert scaling.loc.tolist() == [1.0, 5.0]
+        assert scaling.scale.tolist() == [3.0, 5.0]
+        env.base_env.action_spec = Bounded(0.0, 2.0, (2,))
+        assert scaling.loc.tolist() == scaling.scale.tolist() == [1.0, 1.0]
+        assert self.env(loc=2, scale=3).transform.loc == 2
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("ends", [(-2.0, 1), (-1, 2.0), (-1, 1)])
+    def test_the_largest_number_is_no_bound(self, dtype: torch.dtype, ends: tuple[float, float]) -> None:
+        low, high = (end * torch.finfo(dtype).max if abs(end) == 1 else end for end in ends)
+        spec = Bounded(torch.tensor([-2.0, low], dtype=dtype), torch.tensor([2.0, high], dtype=dtype), dtype=dtype)
+        for transform in (ActionScaling(), Compose(ActionScaling()), ActionDiscretizer(3)):
+            for env in (ActionRecorder(spec), SerialEnv(2, lambda: ActionRecorder(spec))):
+                with pytest.raises(SpaceError, match="the largest number of a dtype is no bound"):
+                    TransformedEnv(env, transform.clone()).rollout(2)
 
     def test_errors(self) -> None:
         for spec in (

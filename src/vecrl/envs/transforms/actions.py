@@ -68,14 +68,17 @@ class ActionTransform(Transform):
         return self._require_parent().full_action_spec[key]
 
     def _finite_bounds(self, spec: TensorSpec) -> tuple[Tensor, Tensor]:
-        """Returns the bounds of an action. Raises a SpaceError unless they are floating-point, finite and differ."""
+        """Returns the bounds of an action. Raises a SpaceError unless they are floating-point, finite and differ.
+
+        The largest number of the dtype is no bound: spaces without a bound are often written so.
+        """
         if isinstance(spec, Bounded) and spec.dtype is not None and spec.dtype.is_floating_point:
-            low, high = spec.low, spec.high
-            if bool((low.isfinite() & high.isfinite() & (low < high)).all()):
+            low, high, largest = spec.low, spec.high, torch.finfo(spec.dtype).max
+            if bool(((low > -largest) & (high < largest) & (low < high)).all()):
                 return low, high
         raise SpaceError(
             f"Expected {type(self).__name__} to get a floating-point action with finite bounds, low < high, got "
-            f"{spec!r}. Give the environment a Bounded action spec."
+            f"{spec!r}. Give the environment a Bounded action spec; the largest number of a dtype is no bound."
         )
 
 
@@ -240,9 +243,6 @@ class ActionScaling(ActionTransform):
     tensor([1.])
     """
 
-    loc: Tensor | None
-    scale: Tensor | None
-
     def __init__(
         self,
         in_keys_inv: Keys = None,
@@ -265,13 +265,23 @@ class ActionScaling(ActionTransform):
                 f"{self.in_keys}. Use one ActionScaling per action."
             )
         self.standard_normal = standard_normal
-        self.register_buffer("loc", as_number(loc))
-        self.register_buffer("scale", as_number(scale))
+        self._buffers.update(loc=as_number(loc), scale=as_number(scale))
+
+    @property
+    def loc(self) -> Tensor | None:
+        """The number that the environment gets for 0, from the bounds in an environment; None if there is neither."""
+        return self._buffers["loc"] if self.parent is None else self._loc_and_scale[0]
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The factor of actions, from the bounds in an environment; None if there is neither."""
+        return self._buffers["scale"] if self.parent is None else self._loc_and_scale[1]
 
     @cached_property
     def _loc_and_scale(self) -> tuple[Tensor, Tensor]:
-        if self.loc is not None and self.scale is not None:
-            return self.loc, self.scale
+        loc, scale = self._buffers["loc"], self._buffers["scale"]
+        if loc is not None and scale is not None:
+            return loc, scale
         if self.parent is None:
             raise RuntimeError(
                 "Expected ActionScaling outside an environment to have loc and scale, got neither. Give both."
@@ -289,7 +299,7 @@ class ActionScaling(ActionTransform):
         return (value if self.standard_normal else value * 2 - 1) * scale + loc
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        if self.loc is None:
+        if self._buffers["loc"] is None:
             self._finite_bounds(spec)
         return Bounded(-1.0 if self.standard_normal else 0.0, 1.0, spec.shape, dtype=spec.dtype, device=spec.device)
 
