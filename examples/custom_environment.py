@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
     env = Walk(args.walkers)
     check_env_specs(env)
-    home = env.rollout(args.steps, lambda data: data.set("action", -data["position"].clamp(-1, 1)))
+    home = env.rollout(args.steps, lambda position: -position.clamp(-1, 1))
     lost = env.rollout(args.steps, break_when_any_done=False)  # random steps; walkers that are too far away are reset
     print(f"return going home: {home['next', 'reward'].sum(-2).mean():.1f}")
     print(f"return at random: {lost['next', 'reward'].sum(-2).mean():.1f}, {int(lost['next', 'done'].sum())} ends")

@@ -118,7 +118,7 @@ def test_rollouts_use_policies_actions_and_callbacks() -> None:
     in_place = env.rollout(1, policy=lambda td: [td.set("action", torch.ones(1, 2))].clear())
     assert in_place["action"].eq(1).all()
     with pytest.raises(TypeError, match="the policy to return a TensorDict"):
-        env.rollout(1, policy=lambda td: torch.ones(1, 2))
+        env.rollout(1, policy=lambda td: [torch.ones(1, 2)])
 
 
 def test_rollouts_start_from_a_tensordict() -> None:

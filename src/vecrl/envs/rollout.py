@@ -6,7 +6,7 @@ This module must not know how environments step, nor what policies compute.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import islice, repeat
 from operator import index
 from typing import Any
@@ -53,9 +53,11 @@ def rollout(
         env: the environment to step.
         max_steps: 1 or more.
         policy: any function or module that takes the TensorDict of a step and writes actions into it, or returns
-            another TensorDict, which is merged into it; random actions by default. A module over tensors gets the
-            observations named like its arguments, or the only observation. Gradients are recorded: use
-            `torch.no_grad()` if you need none.
+            another TensorDict, which is merged into it, or the action; random actions by default. A single argument
+            with "td" or "tensordict" in its name or annotation is that TensorDict. Otherwise a function or module
+            without `in_keys` gets the observations named like its arguments or, if it has as many arguments as there
+            are observations, these in their order, and returns the action; else it gets the TensorDict. Gradients are
+            recorded: use `torch.no_grad()` if you need none.
         callback: called with the environment and the TensorDict of each step, "next" included.
         actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or any iterable of one action
             per step. The rollout ends after the last action.
@@ -237,7 +239,9 @@ def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -
     def act(data: TensorDictBase) -> TensorDictBase:
         policy_td = data if device is None else data.to(device)
         result = policy(policy_td)
-        if result is None:
+        if isinstance(result, torch.Tensor) and len(env.action_keys) == 1:
+            result = policy_td.set(env.action_key, result)
+        elif result is None:
             result = policy_td
         elif not trust and not isinstance(result, TensorDictBase):
             raise TypeError(f"Expected the policy to return a TensorDict, got {result!r}. Return one with the action.")
@@ -249,22 +253,24 @@ def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -
 
 
 def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
-    """Converts a module over tensors to one over TensorDicts; returns any other policy unchanged."""
-    if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
+    """Converts a function or a module over tensors to a module over TensorDicts; returns any other policy unchanged."""
+    if hasattr(policy, "in_keys"):
         return policy
-    parameters = [
-        parameter for parameter in signature(policy.forward).parameters.values() if parameter.default is parameter.empty
-    ]
-    names: list[Any] = [parameter.name for parameter in parameters]
-    signature_text = f"{names[0]} {parameters[0].annotation}".lower() if len(names) == 1 else ""
-    if "td" in signature_text or "tensordict" in signature_text:
+    try:
+        parameters = signature(policy.forward if isinstance(policy, torch.nn.Module) else policy).parameters.values()
+    except ValueError:  # a function of a C extension
         return policy
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    names: list[Any] = [parameter.name for parameter in required]
     keys: list[Any] = list(env.observation_keys)
-    if not names or not set(names) <= set(keys):
-        if len(names) != 1 or len(keys) != 1:
-            return policy
-        return TensorDictModule(policy, in_keys=keys, out_keys=list(env.action_keys))
-    return TensorDictModule(policy, in_keys=[*names], out_keys=list(env.action_keys))
+    text = f"{names[0]} {required[0].annotation}".lower() if len(names) == 1 else ""
+    if not names or "td" in text or "tensordict" in text:
+        return policy
+    if set(names) <= set(keys):
+        keys = names
+    elif len(names) != len(keys) and [parameter.kind for parameter in required] != [Parameter.VAR_POSITIONAL]:
+        return policy
+    return TensorDictModule(policy, in_keys=keys, out_keys=list(env.action_keys))
 
 
 def _device_of(policy: object) -> torch.device | None:
