@@ -1,16 +1,18 @@
-"""`implement_for`: one function with several variants, one for each version range of another library.
+"""Utilities with the names of TorchRL: `implement_for` and `set_auto_unwrap_transformed_env`.
 
-Knows no library: the decorated functions name them, and they are imported at the first call.
+`implement_for` makes one function of several variants, one for each version range of another library. It knows no
+library: the decorated functions name them, and they are imported at the first call.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import ContextDecorator
 from functools import wraps
 from importlib import import_module, metadata
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from .errors import VersionError
 
@@ -18,6 +20,8 @@ _Condition: TypeAlias = tuple[str | Callable[[], ModuleType], str | None, str | 
 """The library, and the range of its versions."""
 _VARIANTS: dict[str, dict[_Condition, implement_for]] = {}
 _IGNORED_MODULES: set[str] = set()
+_AUTO_UNWRAP: list[bool] = [False]
+"""The modes of `set_auto_unwrap_transformed_env`; the last one counts."""
 
 
 class implement_for:
@@ -119,6 +123,39 @@ def ignore_modules(modules: Iterable[str]) -> None:
     """Makes `implement_for` skip variants for these libraries, unless a function has no other variants."""
     _IGNORED_MODULES.clear()
     _IGNORED_MODULES.update(modules)
+
+
+class set_auto_unwrap_transformed_env(ContextDecorator):
+    """Sets the default of the argument `auto_unwrap` of `TransformedEnv`, for a `with` block or a decorated function.
+
+    Args:
+        mode: whether a `TransformedEnv` of a `TransformedEnv` becomes one with the transforms of both.
+
+    >>> with set_auto_unwrap_transformed_env(True):
+    ...     auto_unwrap_transformed_env()
+    True
+    >>> auto_unwrap_transformed_env()
+    False
+    """
+
+    def __init__(self, mode: bool):
+        self.mode = bool(mode)
+
+    def set(self) -> None:
+        """Sets the default for all later code."""
+        _AUTO_UNWRAP[-1] = self.mode
+
+    def __enter__(self) -> Self:
+        _AUTO_UNWRAP.append(self.mode)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _AUTO_UNWRAP.pop()
+
+
+def auto_unwrap_transformed_env(allow_none: bool = False) -> bool:
+    """Returns the default of the argument `auto_unwrap` of `TransformedEnv`. `allow_none` has no effect."""
+    return _AUTO_UNWRAP[-1]
 
 
 def _select_variant(name: str, variants: list[implement_for]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, Self
@@ -68,7 +68,11 @@ class Compose(Transform):
     `compose[i]` is the transform itself; `compose[a:b]` is a Compose of clones without a container.
 
     Args:
-        trsfs: transforms, or functions from TensorDict to TensorDict.
+        trsfs: transforms, or functions from TensorDict to TensorDict; or one list of them.
+        transforms: the list, instead of `trsfs`.
+
+    Raises:
+        TypeError: `trsfs` and `transforms` are given, or something else than a transform or a function.
 
     >>> from tensordict import TensorDict
     >>> double = Compose(lambda td: td.set("x", td["x"] + 1), lambda td: td.set("x", td["x"] * 2))
@@ -80,11 +84,19 @@ class Compose(Transform):
     excluded_from_state = (*Transform.excluded_from_state, "_inverted")
     _inverted: list[TensorDictBase] = []
 
-    def __init__(self, *trsfs: TransformLike):
+    def __init__(
+        self, *trsfs: TransformLike | Sequence[TransformLike], transforms: Sequence[TransformLike] | None = None
+    ):
+        if trsfs and transforms is not None:
+            raise TypeError(
+                f"Expected transforms=, or transforms as positional arguments, got both: {transforms!r:.80}."
+            )
+        if len(trsfs) == 1 and isinstance(trsfs[0], list | tuple):
+            transforms = trsfs[0]
         super().__init__()
         self.transforms = nn.ModuleList()
-        for transform in trsfs:
-            self.append(transform)
+        for transform in trsfs if transforms is None else transforms:
+            self.append(transform)  # pyright: ignore[reportArgumentType]
 
     # -- parts
 

@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.types import Device
 
+from ..._utils import auto_unwrap_transformed_env
 from ..adapters import adapt_env
 from ..base import EnvBase
 from ..keys import OUTPUTS, Key, join_key
@@ -44,6 +45,9 @@ class TransformedEnv(TransformedSpecs):
             is accepted too.
         transform: a transform, or a function over TensorDicts; none by default.
         device: the device of the environment, which is moved there; by default it is not moved.
+        auto_unwrap: whether a `TransformedEnv` as `env`, not of a derived class, is replaced by its base environment,
+            with clones of its transforms before `transform`; by default as `set_auto_unwrap_transformed_env` says,
+            which is False. Otherwise it is the base environment.
 
     Attributes:
         base_env: the base environment.
@@ -72,12 +76,16 @@ class TransformedEnv(TransformedSpecs):
         *,
         device: Device = None,
         base_env: EnvBase | None = None,
+        auto_unwrap: bool | None = None,
     ):
         if env is not None and base_env is not None:
             raise TypeError("Expected one base environment, got env and base_env. Omit one of them.")
         env = adapt_env(base_env if env is None else env)
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
+        unwraps = auto_unwrap_transformed_env() if auto_unwrap is None else auto_unwrap
+        if unwraps and type(env) is type(self) is TransformedEnv:
+            env, transform = _unwrap(env, transform)
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
@@ -386,6 +394,13 @@ class TransformedEnv(TransformedSpecs):
         lines = [f"env={self.base_env!r}", f"transform={self.transform!r}"]
         lines_text = ",\n".join(f"    {line}" for text in lines for line in [text.replace("\n", "\n    ")])
         return f"{type(self).__name__}(\n{lines_text})"
+
+
+def _unwrap(env: Any, transform: TransformLike | None) -> tuple[EnvBase, Compose]:
+    """Returns the base environment of a `TransformedEnv`, and clones of its transforms with `transform` after them."""
+    appended = [] if transform is None else [*transform] if isinstance(transform, Compose) else [transform]
+    cloned = env.transform.clone()
+    return env.base_env, Compose([*(cloned if isinstance(cloned, Compose) else [cloned]), *appended])
 
 
 def _with_reset_masks(root: TensorDictBase, masks: Mapping[tuple[str, ...], Tensor]) -> TensorDictBase:
