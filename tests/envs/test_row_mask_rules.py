@@ -6,10 +6,12 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import TensorDict, assert_close
 from tests.fixtures.nested_done_env import FRESH, ROWS, STEPPED, NestedDoneEnv, Place, former, sizes, tree
 
+from vecrl.envs import GymEnv, SerialEnv
 from vecrl.envs.keys import split_key
+from vecrl.envs.transforms import StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 
 PLACES: list[Place] = [(), ("a",), ("b",), ("a", "sub"), ("b", "sub")]
@@ -153,3 +155,22 @@ def test_rows_done_after_their_reset_raise(case: Any) -> None:
             Born(env.places).reset(data)
     else:
         Born(env.places).reset(data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [GymEnv, lambda name: SerialEnv(2, lambda: GymEnv(name)), lambda name: TransformedEnv(GymEnv(name), StepCounter())],
+)
+@pytest.mark.parametrize("select", [True, False])
+def test_select_reset_only_changes_nothing(make: Any, select: bool) -> None:
+    results = []
+    for options in ({"select_reset_only": select}, {}):
+        env = make("Pendulum-v1")
+        env.set_seed(0)
+        mask = torch.ones(*env.batch_size, 1, dtype=torch.bool)
+        mask.view(-1)[1:] = False
+        root = env.rand_action(env.reset()).set("_reset", mask).set("extra", torch.zeros(env.batch_size))
+        results.append(env.reset(root, **options).exclude("action"))
+    assert "extra" in results[0].keys()  # noqa: SIM118 - a TensorDict is no dict
+    assert_close(*results, rtol=0, atol=0)
+    assert "observation" in make("Pendulum-v1").reset(select_reset_only=select).keys()  # noqa: SIM118

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, tensorclass
 
 from vecrl.envs import EnvBase, SerialEnv, check_env_specs, make_composite_from_td, step_mdp
-from vecrl.envs.transforms import DoubleToFloat, StepCounter, TransformedEnv
+from vecrl.envs.transforms import ConditionalSkip, DoubleToFloat, StepCounter, TransformedEnv
 from vecrl.specs import Composite, NonTensor, Unbounded
 
 
@@ -71,3 +71,43 @@ def test_specs_of_tensorclasses_with_text() -> None:
     assert spec["named", "image"].shape == (3,)
     assert spec.is_in(TensorDict({"named": named}))
     assert type(spec.rand()["named"]) is Named
+
+
+@tensorclass
+class History:
+    content: torch.Tensor
+
+
+class Grows(EnvBase):
+    """Observes a tensorclass with one element more after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        content = Composite(content=Unbounded((-1,)), shape=(-1,), data_cls=History)
+        self.observation_spec = Composite(history=content)
+        self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return TensorDict(history=history(1))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        longer = history(len(tensordict["history"]) + 1)
+        return TensorDict(history=longer, reward=torch.ones(1), done=torch.zeros(1, dtype=torch.bool))
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def history(length: int) -> Any:
+    return History(content=torch.arange(float(length)), batch_size=[length])  # pyright: ignore[reportCallIssue]
+
+
+def test_growing_entries_can_be_skipped() -> None:
+    skip = ConditionalSkip(lambda td: td["step_count"] % 3 == 2)
+    env = TransformedEnv(TransformedEnv(Grows(), skip), StepCounter())
+    for stop in (True, False):
+        data = env.rollout(6, return_contiguous=False, break_when_any_done=stop)
+        next_tds = [step["next"] for step in data.unbind(0)]
+        assert [len(step["history"]) for step in next_tds] == [2, 3, 3, 4, 5, 5]
+        assert {type(step["history"]) for step in next_tds} == {History}
+        assert [step["reward"].item() for step in next_tds] == [1, 1, 0, 1, 1, 0]

@@ -112,7 +112,12 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
 
     @_bypassed
     def reset(
-        self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None, **kwargs: Any
+        self,
+        tensordict: TensorDictBase | None = None,
+        *,
+        set_state: bool | None = None,
+        select_reset_only: bool = False,
+        **kwargs: Any,
     ) -> TensorDictBase:
         """Resets the environment and returns the first entries of the new episodes.
 
@@ -121,6 +126,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
                 keep its entries. It is updated in place and returned, without the masks.
             set_state: whether to start from the state in `tensordict`; None for the environment's default. Passed to
                 `_reset`.
+            select_reset_only: accepted for scripts of TorchRL. It has no effect there either on what is returned.
             kwargs: passed to `_reset`.
 
         Returns:
@@ -255,7 +261,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         for name in OUTPUTS:
             next_td.update(self._full(name).zero(self._extra_batch_shape(tensordict)))
         keys = next_td.keys(True, True, is_leaf=is_leaf)
-        return next_td.update(tensordict.select(*keys, strict=False))
+        return next_td.update(tensordict.select(*keys, strict=False), update_batch_size=True)
 
     @derived
     def _integral_actions(self) -> Dtypes:

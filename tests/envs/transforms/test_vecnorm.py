@@ -508,3 +508,22 @@ def test_another_batch_size_is_explained() -> None:
         norm(TensorDict({"x": torch.rand(5, 4)}, [5]))
     norm = VecNormV2(["x"], reduce_batch_dims=True)
     assert [norm(TensorDict({"x": torch.rand(n, 4)}, [n]))["x"].shape for n in (3, 5)] == [(3, 4), (5, 4)]
+
+
+def test_new_api_makes_the_second_version() -> None:
+    norm = VecNorm(in_keys=["observation"], stateful=False, new_api=True)
+    assert type(norm) is VecNormV2
+    assert not norm.stateful
+    assert type(VecNorm(["observation"], new_api=True, decay=0.5, reduce_batch_dims=True)) is VecNormV2
+    assert type(VecNorm(in_keys=["observation"], new_api=False)) is type(VecNorm()) is VecNorm
+    for env in (
+        TransformedEnv(GymEnv("Pendulum-v1"), norm),
+        TransformedEnv(GymEnv("Pendulum-v1"), Compose(norm.clone())),
+    ):
+        check_env_specs(env)
+        assert ("next", "_vecnorm_count", "observation") in env.rollout(3).keys(True)
+    assert type(pickle.loads(pickle.dumps(norm.clone()))) is VecNormV2
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stateful'"):
+        VecNorm(in_keys=["observation"], stateful=False)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shapes'"):
+        VecNorm(in_keys=["observation"], shapes=[(3,)], new_api=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -65,7 +66,7 @@ class VecNorm(Transform):
         eps: the minimum of the variance.
         shapes: the shape of each of `in_keys` in one environment; by default as in the specs of the environment or in
             the first data.
-        new_api: accepted and ignored; see `VecNormV2`.
+        new_api: True makes a `VecNormV2`, with the arguments of that class; None and False have no effect.
 
     Raises:
         ValueError: `decay` is not in (0, 1], `eps` is negative, or `shapes` and `in_keys` have different lengths.
@@ -107,6 +108,17 @@ class VecNorm(Transform):
         self.lock = lock if lock is not None else nullcontext() if shared_td is None else lock_for(shared_td)
         known_shapes = None if shapes is None else [torch.Size(shape) for shape in shapes]
         self._table = StatsTable(self.in_keys, decay, self._min_variance(eps), known_shapes)
+
+    if not TYPE_CHECKING:  # type checkers know the signature of `__init__`
+
+        @wraps(__init__, assigned=())
+        def __new__(cls, *_: Any, new_api: bool | None = None, **__: Any) -> Any:
+            made: Any = cls
+            if cls is VecNorm and new_api:
+                from . import vecnorm_v2
+
+                made = vecnorm_v2.VecNormV2  # a derived class, so its `__init__` gets the arguments
+            return super().__new__(made)
 
     @staticmethod
     def _min_variance(eps: float) -> float:

@@ -6,7 +6,8 @@ It must not know how running statistics are computed: that is in `running_stats`
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -41,6 +42,7 @@ class VecNormV2(VecNorm):
         shared_data: statistics that several transforms share, from `VecNorm.build_td_for_shared_vecnorm`; only with
             `reduce_batch_dims` or in environments without batch.
         reduce_batch_dims: whether the environments of a batch have common statistics, as in `VecNorm`.
+        new_api: has no effect here; `VecNorm(..., new_api=True)` makes this class.
 
     Raises:
         ValueError: `decay` is not in (0, 1], or `eps` is negative.
@@ -66,6 +68,7 @@ class VecNormV2(VecNorm):
         eps: float = 1e-4,
         shared_data: TensorDictBase | None = None,
         reduce_batch_dims: bool = False,
+        new_api: bool | None = None,
     ):
         if reduce_batch_dims and not stateful:
             raise RuntimeError(
@@ -74,6 +77,12 @@ class VecNormV2(VecNorm):
         super().__init__(in_keys, out_keys, shared_data, lock, decay, eps)
         self.stateful = stateful
         self.reduce_batch_dims = reduce_batch_dims
+
+    if not TYPE_CHECKING:  # type checkers know the signature of `__init__`
+
+        @wraps(__init__, assigned=())
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            return super().__new__(cls)
 
     @staticmethod
     def _min_variance(eps: float) -> float:
