@@ -9,9 +9,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, GymEnv, SerialEnv, check_env_specs
+from vecrl.envs.transforms import RenameTransform, TransformedEnv
 from vecrl.envs.utils import step_mdp
 from vecrl.errors import SpaceError
-from vecrl.specs import Composite, Unbounded
+from vecrl.specs import Categorical, Composite, Unbounded
 
 
 class Steady(EnvBase):
@@ -149,3 +150,22 @@ def test_a_batch_size_may_be_a_number() -> None:
             super().__init__(batch_size=3)
 
     assert Sized().batch_size == (3,)
+
+
+class Finishes(Steady):
+    """Has no done flag with a usual name."""
+
+    def __init__(self, **flags: str) -> None:
+        super().__init__()
+        self.done_spec = Composite({name: Categorical(2, (1,), dtype=torch.bool) for name in flags})
+
+
+def test_done_flags_have_a_usual_name() -> None:
+    message = "Expected a done flag named 'done', 'terminated', 'truncated', got only 'env_done'. Name it 'done', or"
+    for make in (lambda: Finishes(env_done=""), lambda: SerialEnv(2, lambda: Finishes(env_done=""))):
+        with pytest.raises(SpaceError, match=message):
+            make()
+    assert Finishes(terminated="").done_keys == ["done", "terminated"]
+    renamed = TransformedEnv(Steady(), RenameTransform(["done"], [("nested", "other_done")], create_copy=True))
+    with pytest.raises(SpaceError, match=r"got only \('nested', 'other_done'\). Name it \('nested', 'done'\)"):
+        renamed.rollout(3)

@@ -275,6 +275,8 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
         spec = self._with_batch_size(name, spec.clone())
         if name == "done" and self.auto_complete_done_specs:
             _add_missing_flags(spec)
+        if name == "done":
+            check_done_names(spec)
         if self.device is not None:
             spec = spec.to(self.device)
         self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
@@ -333,6 +335,18 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
 def spec_leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
     items = spec.items(include_nested=True, leaves_only=True)
     return [(key, leaf) for key, leaf in items if leaf is not None]
+
+
+def check_done_names(spec: Composite) -> None:
+    """Raises a SpaceError if there are done flags without one of the usual names beside them."""
+    split_keys = [split_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    known = {prefix for prefix, name in split_keys if name in FLAGS}
+    for prefix, name in split_keys:
+        if prefix not in known:
+            raise SpaceError(
+                f"Expected a done flag named {', '.join(map(repr, FLAGS))}, got only {join_key(prefix, name)!r}. Name "
+                f"it {join_key(prefix, 'done')!r}, or add that flag."
+            )
 
 
 def _add_missing_flags(spec: Composite) -> None:

@@ -225,7 +225,11 @@ def as_keys(keys: Keys) -> list[Key]:
 
     >>> as_keys("done"), as_keys(("agents", "done")), as_keys(["done", ("agents", "done")])
     (['done'], [('agents', 'done')], ['done', ('agents', 'done')])
+    >>> as_keys(("done",)), as_keys(())
+    (['done'], [])
     """
+    if isinstance(keys, tuple) and len(keys) < 2:  # no key, or one
+        return list(keys)
     if isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(k, str) for k in keys)):
         return [keys]  # pyright: ignore[reportReturnType] - a tuple of strings is one key
     return list(keys)

@@ -13,6 +13,8 @@ from vecrl.envs.transforms import (
     Compose,
     DoubleToFloat,
     ExcludeTransform,
+    LineariseRewards,
+    ObservationNorm,
     RenameTransform,
     SelectTransform,
     StepCounter,
@@ -231,3 +233,21 @@ def test_renamed_observations_leave_rollouts_at_once() -> None:
     assert env._rollout_at_once(3, None, True) is not None
     env = GymEnv("CartPole-v1").append_transform(RenameTransform([], [], ["action"], ["choice"]))
     assert env._rollout_at_once(3, None, True) is None
+
+
+def test_tuples_of_no_key_and_of_one() -> None:
+    rename = RenameTransform(in_keys=(), out_keys=(), in_keys_inv=("action",), out_keys_inv=("act",))
+    env = TransformedEnv(GymEnv("Pendulum-v1"), rename)
+    check_env_specs(env)
+    assert env.rollout(2)["act"].shape == (2, 1)
+    assert LineariseRewards(in_keys=("reward",)).transform_reward_spec(Unbounded((2,))).shape == (1,)
+    assert ObservationNorm(0.0, 1.0, in_keys=("observation",)).in_keys == ["observation"]
+    assert RenameTransform(in_keys=("a", "b"), out_keys=("c", "d")).in_keys == [("a", "b")]
+
+
+def test_a_tuple_of_names_is_several_keys_of_cat_tensors() -> None:
+    data = TensorDict(observation=torch.zeros(2), other=torch.ones(3))
+    for keys in (("observation", "other"), ["observation", "other"]):
+        assert CatTensors(in_keys=keys, out_key="all")(data.copy())["all"].tolist() == [0, 0, 1, 1, 1]
+    nested = TensorDict({"a": {"b": torch.zeros(2)}, "c": torch.ones(1)})
+    assert CatTensors(in_keys=(("a", "b"), "c"), out_key="all")(nested)["all"].tolist() == [0, 0, 1]

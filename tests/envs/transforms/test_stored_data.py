@@ -17,6 +17,7 @@ from vecrl.envs.transforms import (
     RandomCropTensorDict,
     Reward2GoTransform,
     RewardScaling,
+    RewardSum,
     TransformedEnv,
 )
 from vecrl.errors import SpaceError
@@ -371,3 +372,17 @@ def test_discount_factors(gamma: Any) -> None:
         MultiStepTransform(3, gamma)
     with pytest.raises(ValueError, match="n_steps to be an int of 1 or more, got True"):
         MultiStepTransform(True, 0.9)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_reward_sums_of_keys_below_next(batch: tuple[int, ...]) -> None:
+    done = torch.tensor([False, False, True, False, False]).expand(*batch, 5).unsqueeze(-1)
+    rewards = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]).expand(*batch, 5).unsqueeze(-1)
+    data = TensorDict({"next": TensorDict({"reward": rewards, "done": done}, [*batch, 5])}, [*batch, 5])
+    by_default = RewardSum()(data.clone())
+    summed = RewardSum(in_keys=[("next", "reward")], out_keys=[("next", "episode_reward")])(data)
+    assert summed["next", "episode_reward"].reshape(-1, 5)[-1].tolist() == [1, 3, 7, 8, 24]
+    assert summed["next", "episode_reward"].equal(by_default["next", "episode_reward"])
+    assert "episode_reward" not in summed.keys()  # noqa: SIM118 - a TensorDict is no dict
+    with pytest.raises(KeyError, match=r"RewardSum expects an entry \('next', 'profit'\)|'profit'"):
+        RewardSum(in_keys=[("next", "profit")], out_keys=[("next", "sum")])(data)

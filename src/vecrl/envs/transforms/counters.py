@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
 from ...validation import parse_optional_count
-from ..keys import Key, join_key, split_key
+from ..keys import Key, join_key, key_path, split_key
 from ..row_masks import Prefix, broadcast_mask
 from ..step_mdp import as_keys
 from .base import Transform
@@ -223,6 +223,8 @@ class InitTracker(Tracker):
 class StepCounter(Tracker):
     """Counts the steps of each episode, and can truncate episodes.
 
+    A second one with the same `step_count_key` has the same count; the limit that is reached first truncates.
+
     Args:
         max_steps: the number of steps at which episodes are truncated, or None.
         truncated_key: the name of the flag to set in that case.
@@ -309,7 +311,18 @@ class StepCounter(Tracker):
         done_spec = output_spec["full_done_spec"]
         for prefix in [] if self.max_steps is None else self._done_prefixes:
             done_spec[join_key(prefix, self.truncated_key)] = done_spec[join_key(prefix, "done")].clone()
+        observations = output_spec["full_observation_spec"]
+        for done_key, key in self._tracked_keys:
+            if self._is_earlier_count(key, observations.get(key, None), done_spec[done_key]):
+                del observations[key]
         return super().transform_output_spec(output_spec)
+
+    def _is_earlier_count(self, key: Key, spec: TensorSpec | None, done_spec: TensorSpec) -> bool:
+        """Returns whether `spec` is that of a count of another `StepCounter` before this one, which counts the same."""
+        if not isinstance(spec, Bounded) or spec.dtype != self._dtype or spec.shape != done_spec.shape:
+            return False
+        parent = self.parent
+        return bool((spec.low == 0).all()) and parent is not None and key in parent.full_state_spec
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         maximum = torch.iinfo(torch.int64).max if self.max_steps is None else self.max_steps
@@ -378,6 +391,8 @@ class RewardTracker(Tracker):
 class RewardSum(RewardTracker):
     """Sums the rewards of each episode.
 
+    On stored trajectories the keys may also begin with "next", as in TorchRL: the sums are then under "next" only.
+
     Args:
         in_keys: the keys of rewards; all rewards of the environment by default.
         out_keys: the keys of the sums, with the shape of the rewards; by default "episode_reward" for "reward", in the
@@ -405,6 +420,13 @@ class RewardSum(RewardTracker):
     def _default_out_keys(self) -> list[Key]:
         return [join_key(prefix, f"episode_{name}") for prefix, name in map(split_key, self.in_keys)]
 
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
+        for source_key, key in self._tracked_keys:
+            before_step, after_step = self._trajectory(self._of(next_td, _below_next(source_key)), is_first)
+            next_td.set(_below_next(key), after_step)
+            if key == _below_next(key):
+                root.set(key, before_step)
+
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Adds the specs of the sums."""
         if not self._in_reward_spec:
@@ -412,3 +434,13 @@ class RewardSum(RewardTracker):
         for reward_key, key in self._tracked_keys:
             output_spec["full_reward_spec"][key] = self._spec(output_spec["full_reward_spec"][reward_key])
         return output_spec
+
+
+def _below_next(key: Key) -> Key:
+    """Returns the key of an entry below "next" without a leading "next".
+
+    >>> _below_next(("next", "agents", "reward")), _below_next("reward")
+    (('agents', 'reward'), 'reward')
+    """
+    path = key_path(key)
+    return join_key(path[1:-1], path[-1]) if len(path) > 1 and path[0] == "next" else key

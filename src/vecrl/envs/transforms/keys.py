@@ -116,7 +116,7 @@ class CatTensors(JoinTransform):
         super().__init__(None, out_key, del_keys)
         self._sort = sort
         if in_keys is not None:
-            self.in_keys = self._sort_keys(as_keys(in_keys))
+            self.in_keys = self._sort_keys([*in_keys] if isinstance(in_keys, tuple) else as_keys(in_keys))
         self.dim = dim
         self.unsqueeze_if_oor = unsqueeze_if_oor
 

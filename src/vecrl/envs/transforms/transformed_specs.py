@@ -14,6 +14,7 @@ from torch import Size
 from ...specs import Composite
 from ..base import EnvBase
 from ..keys import INPUTS, OUTPUTS, Prefix
+from ..spec_store import check_done_names
 from .base import Transform, owned
 from .part import SubmoduleAttribute
 from .row_shape_errors import Hook, heterogeneous_errors
@@ -61,6 +62,7 @@ class TransformedSpecs(EnvBase):
         for names, specs in zip((INPUTS, OUTPUTS), transformed, strict=True):
             unlocked_specs = owned(specs)
             self._specs.update({name: unlocked_specs[f"full_{name}_spec"] for name in names})
+        check_done_names(self._specs["done"])
         self._set_group_shapes()
         for spec in self._specs.values() if self._locked else ():
             spec.lock_(recurse=True)
