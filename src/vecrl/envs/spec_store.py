@@ -77,6 +77,8 @@ class SpecProperty:
     def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
         if owner is None:
             return self
+        if self._unbatched and owner.ndim:  # a copy, which would not follow edits of `spec.space`
+            return self._find(owner)
         spec = owner._cache.get(self)
         if spec is None:
             spec = owner._cached(self, lambda: self._find(owner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device, as_dtype
 from .shape_ops import ShapeLike, as_size, concrete
-from .space_records import ContinuousBox
+from .space_records import ContinuousBox, FixedBox
 
 # torch can neither compare, draw nor pickle tensors of these dtypes
 _UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -36,6 +36,30 @@ def dtype_limits(dtype: torch.dtype) -> tuple[Any, Any]:
     return torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 1)
 
 
+class _Bounds(NamedTuple):
+    """The bounds of a `Bounded` as they are used. The tensors are never written to, so they may be expanded views."""
+
+    low: Tensor
+    high: Tensor
+    scalars: tuple[float, float] | None
+    """The bounds as two numbers if all elements have the same."""
+    finite: bool
+
+    @classmethod
+    def of(cls, low: Tensor, high: Tensor) -> _Bounds:
+        if low.is_meta or not low.numel():
+            return cls(low, high, None, True)
+        first_low, first_high = low.reshape(-1)[0], high.reshape(-1)[0]
+        uniform = bool((low == first_low).all() and (high == first_high).all())
+        scalars = (first_low.item(), first_high.item()) if uniform else None
+        return cls(low, high, scalars, bool((low.isfinite() & high.isfinite()).all()))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> _Bounds:
+        low, high = function(self.low), function(self.high)
+        is_uniform = self.scalars is not None and low.numel() and not low.is_meta
+        return self._replace(low=low, high=high) if is_uniform else _Bounds.of(low, high)
+
+
 class Bounded(TensorSpec):
     """Numbers between `low` and `high`, both included.
 
@@ -49,8 +73,11 @@ class Bounded(TensorSpec):
         device: None for torch's default device.
         dtype: None for torch's default dtype.
 
+    The bounds are copied. `space.low` and `space.high` may be written to or set, which changes this spec and no other.
+
     Raises:
-        SpaceError: a bound or the shape is missing, the bounds do not broadcast to it, or a `low` is above its `high`.
+        SpaceError: a bound or the shape is missing, the bounds do not broadcast to it, or a `low` is above its `high`;
+            for bounds that were changed, at the next use of the spec.
 
     >>> spec = Bounded(low=-1, high=1, shape=(2, 3))
     >>> spec.is_in(spec.rand()), spec.project(torch.full((2, 3), 7.0)).max()
@@ -63,8 +90,9 @@ class Bounded(TensorSpec):
     _fields = ("shape", "device", "dtype", "domain", "_low", "_high")
     _tensors = ("_low", "_high")
     dtype: torch.dtype
-    _scalar_bounds: tuple[float, float] | None
-    _finite: bool
+    _bounds: _Bounds
+    _space: ContinuousBox | None = None
+    """The record that `space` has returned. Its tensors may have been written to since."""
 
     def __init__(
         self,
@@ -85,14 +113,45 @@ class Bounded(TensorSpec):
         if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
             raise SpaceError("Expected a shape, got scalar bounds only. Give shape=() for a scalar.")
         try:
-            shape = torch.broadcast_shapes(*(b.shape for b in bounds)) if shape is None else as_size(shape)
-            self._low, self._high = (self._to_dtype(bound, concrete(shape)) for bound in bounds)
+            self.shape = torch.broadcast_shapes(*(b.shape for b in bounds)) if shape is None else as_size(shape)
         except RuntimeError as error:
             raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
-        if not self._low.is_meta and bool((self._low > self._high).any()):
+        self._bounds = self._checked(*bounds)
+
+    def _checked(self, *bounds: Tensor) -> _Bounds:
+        """Returns copies of the bounds in the spec's shape, dtype and device."""
+        try:
+            low, high = (self._to_dtype(bound, concrete(self.shape)) for bound in bounds)
+        except RuntimeError as error:
+            raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
+        if not low.is_meta and bool((low > high).any()):
             raise SpaceError("Expected low <= high for every element, got a lower bound above its upper bound.")
-        self.shape = shape
-        vars(self).update(self._summary(self._low, self._high))
+        return _Bounds.of(low, high)
+
+    def _current(self) -> _Bounds:
+        """Returns the bounds; those of `space` if it was edited."""
+        space = self._space
+        if space is None or all(map(self._has_value, space, self._bounds[:2])):
+            return self._bounds
+        self._bounds = low, high, *_ = self._checked(*map(_bound_to_tensor, space))
+        if not self._is_own(space.low, low):
+            space.low = self._to_own(low)
+        if not self._is_own(space.high, high):
+            space.high = self._to_own(high)
+        return self._bounds
+
+    def _is_own(self, bound: object, used: Tensor) -> TypeGuard[Tensor]:
+        """Whether a bound that a user may have set has the spec's dtype, shape and device."""
+        if not isinstance(bound, Tensor):
+            return False
+        return (bound.dtype, bound.shape, bound.device) == (self.dtype, used.shape, used.device)
+
+    def _has_value(self, bound: object, used: Tensor) -> bool:
+        return self._is_own(bound, used) and (bound.is_meta or torch.equal(_to_comparable(bound), used))
+
+    def _to_own(self, bound: Tensor) -> Tensor:
+        """Returns a copy in the spec's dtype, of which each element can be written to."""
+        return bound.to(self.dtype).clone(memory_format=torch.contiguous_format)
 
     def _to_dtype(self, bound: Tensor, shape: torch.Size) -> Tensor:
         self._check_bound(bound)
@@ -102,7 +161,7 @@ class Bounded(TensorSpec):
             integers = torch.where(bound >= float(highest), highest, bound.clamp(max=2.0**62).to(torch.int64))
             bound = torch.where(bound <= float(lowest), torch.as_tensor(lowest), integers)
         dtype = torch.int64 if self.dtype in _UNSUPPORTED_UNSIGNED else self.dtype
-        return bound.to(device=self.device, dtype=dtype).expand(shape)
+        return bound.to(device=self.device, dtype=dtype, copy=True).expand(shape)
 
     def _check_bound(self, bound: Tensor) -> None:
         """Raises a `SpaceError` if the dtype cannot hold the bound, which would change its value."""
@@ -119,37 +178,36 @@ class Bounded(TensorSpec):
                     f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
                 )
 
-    @staticmethod
-    def _summary(low: Tensor, high: Tensor) -> dict[str, object]:
-        """Returns the bounds as two numbers if all elements have the same (else None), and whether all are finite."""
-        if low.is_meta or not low.numel():
-            return {"_scalar_bounds": None, "_finite": True}
-        first_low, first_high = low.reshape(-1)[0], high.reshape(-1)[0]
-        uniform = bool((low == first_low).all() and (high == first_high).all())
-        return {
-            "_scalar_bounds": (first_low.item(), first_high.item()) if uniform else None,
-            "_finite": bool((low.isfinite() & high.isfinite()).all()),
-        }
+    @property
+    def _low(self) -> Tensor:
+        return self._current().low
+
+    @property
+    def _high(self) -> Tensor:
+        return self._current().high
 
     @property
     def low(self) -> Tensor:
-        """The least values, of the spec's shape (dynamic dimensions have size 1)."""
-        return self._low.to(self.dtype)
+        """The same as `space.low`."""
+        return self.space.low
 
     @property
     def high(self) -> Tensor:
-        """The greatest values, of the spec's shape (dynamic dimensions have size 1)."""
-        return self._high.to(self.dtype)
+        """The same as `space.high`."""
+        return self.space.high
 
     @property
     def space(self) -> ContinuousBox:
-        return ContinuousBox(self.low, self.high)
+        """The bounds, of the spec's shape (dynamic dimensions have size 1). They may be written to or set."""
+        if self._space is None:
+            self._space = ContinuousBox(self._to_own(self._bounds.low), self._to_own(self._bounds.high))
+        return self._space
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_bounds": self._current(), "_space": None}  # copies have bounds of their own
 
     def _map_tensors(self, function: Callable[[Tensor], Tensor]) -> dict[str, object]:
-        low, high = function(self._low), function(self._high)
-        if self._scalar_bounds is not None and low.numel() and not low.is_meta:
-            return {"_low": low, "_high": high}
-        return {"_low": low, "_high": high, **self._summary(low, high)}
+        return {"_bounds": self._current().map(function), "_space": None}
 
     def _convert(self, dest: torch.device | torch.dtype) -> Self:
         if isinstance(dest, torch.device):
@@ -160,12 +218,12 @@ class Bounded(TensorSpec):
         if not self.dtype.is_floating_point:
             return self._sample_integers(sizes, generator)
         uniform = torch.rand(sizes, dtype=self.dtype, device=self.device, generator=generator)
-        if self._scalar_bounds is not None and _is_finite_range(*self._scalar_bounds, self.dtype):
-            low, high = self._scalar_bounds
+        low, high, scalars, is_finite = self._current()
+        if scalars is not None and _is_finite_range(*scalars, self.dtype):
+            low, high = scalars
             return uniform.mul_(high - low).add_(low).clamp_(low, high)
-        low, high = self._low, self._high
         interior = low * (1 - uniform) + high * uniform  # since `high - low` may overflow
-        if self._finite:
+        if is_finite:
             return torch.clamp(interior, low, high)
         exponential = torch.empty_like(uniform).exponential_(generator=generator)
         normal = torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
@@ -175,12 +233,13 @@ class Bounded(TensorSpec):
         return torch.where(low.isfinite() | high.isfinite(), torch.maximum(torch.minimum(interior, high), low), normal)
 
     def _sample_integers(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
-        if self._scalar_bounds is not None:
-            low, high = (int(end) for end in self._scalar_bounds)
-            if high - low < 2**63 - 1:
-                integers = torch.randint(0, high - low + 1, sizes, device=self.device, generator=generator)
-                return integers.add_(low).to(self.dtype)
-        low, high = self._low.to(torch.int64), self._high.to(torch.int64)
+        low, high, scalars, _ = self._current()
+        if scalars is not None:
+            first, last = (int(end) for end in scalars)
+            if last - first < 2**63 - 1:
+                integers = torch.randint(0, last - first + 1, sizes, device=self.device, generator=generator)
+                return integers.add_(first).to(self.dtype)
+        low, high = low.to(torch.int64), high.to(torch.int64)
         uniform = torch.rand(sizes, dtype=torch.float64, device=self.device, generator=generator)
         interior = low.double() * (1 - uniform) + (high.double() + 1) * uniform
         interior = interior.floor().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
@@ -188,7 +247,8 @@ class Bounded(TensorSpec):
 
     def _violation(self, val: Tensor) -> str | None:
         val = _to_comparable(val)
-        in_bounds = (val >= self._low.to(val.device)) & (val <= self._high.to(val.device))
+        low, high, *_ = self._current()
+        in_bounds = (val >= low.to(val.device)) & (val <= high.to(val.device))
         if bool(in_bounds.all()):
             return None
         first_invalid = val[~in_bounds].reshape(-1)[0].item()
@@ -197,7 +257,7 @@ class Bounded(TensorSpec):
         )
 
     def _project(self, val: Tensor) -> Tensor:
-        low, high = self._low.to(val.device), self._high.to(val.device)
+        low, high = (bound.to(val.device) for bound in self._current()[:2])
         if val.is_floating_point() and not low.is_floating_point():
             val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
         if val.is_floating_point():
@@ -248,8 +308,9 @@ class Unbounded(TensorSpec):
 
     @property
     def space(self) -> ContinuousBox:
+        """The limits of the dtype, as copies. They cannot be set: use `Bounded` for bounds."""
         extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
-        return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
+        return FixedBox(*(end.expand(concrete(self.shape)).clone() for end in extremes))
 
     def _convert(self, dest: torch.device | torch.dtype) -> Self:
         if isinstance(dest, torch.device):

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..errors import SpaceError
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class ContinuousBox:
-    """The bounds of a numeric spec, inclusive.
+    """The bounds of a numeric spec, inclusive. Those of a `Bounded` may be written to or set, which changes the spec.
 
     Attributes:
         low, high: tensors of the spec's shape (dynamic dimensions have size 1).
@@ -22,6 +24,17 @@ class ContinuousBox:
     def __iter__(self) -> Iterator[Tensor]:
         yield self.low
         yield self.high
+
+
+class FixedBox(ContinuousBox):
+    """The limits of a spec without bounds of its own, which cannot be set."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise SpaceError(f"Cannot set {name!r} of an Unbounded spec. Make a Bounded.")
+        ContinuousBox.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)

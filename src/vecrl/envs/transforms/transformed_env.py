@@ -287,6 +287,8 @@ class TransformedEnv(TransformedSpecs):
     ) -> TensorDictBase | None:
         if self._has_inverse or not self.transform.supports_rollout:
             return None
+        if actions is None and self.full_action_spec != self.base_env.full_action_spec:  # edited by a user
+            return None
         rollout = rollout_at_once(self.base_env, steps, actions, break_when_any_done)
         if rollout is None:
             return None
