@@ -1,6 +1,8 @@
 """PettingZoo and mpe2, in every dialect."""
 
 import copy
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -292,3 +294,54 @@ def test_a_missing_library_is_named(monkeypatch):
     with pytest.raises(VersionError, match=r'pip install "vecrl\[pettingzoo\]"'):
         PettingZooEnv("chess_v6", parallel=False)
     assert PettingZooEnv.available_envs == []
+
+
+WITHOUT_MPE2 = """
+import shutil, sys
+from pathlib import Path
+
+import mpe2, pettingzoo
+
+folder, fallback = Path(mpe2.__file__).parent, Path(sys.argv[1])
+if fallback.name:  # the games as a module of PettingZoo, where versions before 1.26 have them
+    shutil.copytree(folder, fallback / "mpe", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in fallback.rglob("*.py"):
+        path.write_text(path.read_text().replace("mpe2", "pettingzoo.mpe"))
+    pettingzoo.__path__.insert(0, str(fallback))
+for name in [name for name in sys.modules if name.partition(".")[0] == "mpe2"]:
+    del sys.modules[name]
+
+class WithoutMpe2:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, *args):
+        return None if name.partition(".")[0] == "mpe2" else self.finder.find_spec(name, *args)
+
+sys.meta_path[:] = [WithoutMpe2(finder) for finder in sys.meta_path]
+
+from vecrl.envs import PettingZooEnv
+for name in ["simple_spread_v3", "mpe/simple_spread_v3", "mpe2/simple_spread_v3", "mpe/simple_sprad_v3"]:
+    try:
+        print(PettingZooEnv(name, parallel=True, max_cycles=5).rollout(9).shape)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def without_mpe2(fallback: str) -> list[str]:
+    args = [sys.executable, "-W", "ignore", "-c", WITHOUT_MPE2, fallback]
+    return subprocess.run(args, check=True, capture_output=True, text=True).stdout.splitlines()[-4:]
+
+
+def test_games_of_mpe_in_pettingzoo_itself(tmp_path):
+    *lines, unknown = without_mpe2(str(tmp_path / "pettingzoo"))
+    assert lines == ["torch.Size([5])"] * 3
+    assert "got 'mpe/simple_sprad_v3'. Did you mean mpe/simple_spread_v3" in unknown
+
+
+def test_games_of_mpe_without_mpe2():
+    names = ["simple_spread_v3", "mpe/simple_spread_v3", "mpe2/simple_spread_v3", "mpe/simple_sprad_v3"]
+    assert without_mpe2("") == [
+        f"VersionError: Expected mpe2 to be installed, which has {name!r}: pip install mpe2" for name in names
+    ]

@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from ..errors import VersionError
 from ..registries import check_name
 from .agents import TurnBasedAgents, as_gym
 from .gym_factory import apply_pixel_wrappers
@@ -28,39 +29,59 @@ FAMILIES = {
     "classic": "pettingzoo.classic",
     "sisl": "pettingzoo.sisl",
     "mpe2": "mpe2",
+    "mpe": "pettingzoo.mpe",
 }
+_MPE = ("mpe2", "mpe")  # the same games: PettingZoo had them before mpe2
 _VERSIONED = re.compile(r".+_v\d+")
 
 
 def names() -> list[str]:
-    """Returns the names of all environments, with their family.
+    """Returns the names of all environments, with their family. "mpe" is listed where mpe2 is not installed.
 
     Raises:
         ImportError: PettingZoo is not installed; the message names the extra.
     """
     found: list[str] = []
     for family, package in FAMILIES.items():
-        if package == "mpe2" and find_spec(package) is None:  # a distribution of its own
+        if family in _MPE and package != _mpe_package():
             continue
         path = import_library(package, 'PettingZoo is not installed: pip install "vecrl[pettingzoo]"').__path__
         found += [f"{family}/{info.name}" for info in iter_modules(path) if _VERSIONED.fullmatch(info.name)]
     return found
 
 
+def _mpe_package() -> str | None:
+    """Returns the package of the MPE games: mpe2 if it is installed, else that of older versions of PettingZoo."""
+    if find_spec("mpe2") is not None:
+        return "mpe2"
+    try:
+        with warnings.catch_warnings():  # that it will be removed
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module("pettingzoo.mpe").__name__
+    except ImportError:  # newer versions of PettingZoo
+        return None
+
+
 def find_module(name: str) -> ModuleType:
     """Returns the module of an environment, which has `env` and may have `parallel_env`.
 
     Args:
-        name: with its family ("sisl/pursuit_v5") or without ("pursuit_v5"). "mpe" is another name of "mpe2".
+        name: with its family ("sisl/pursuit_v5") or without ("pursuit_v5"). "mpe" and "mpe2" are the same family: the
+            games of mpe2 if it is installed, else those in PettingZoo.
 
     Raises:
         ValueError: there is no environment of that name.
         ImportError: PettingZoo, or a package that the environment needs, is not installed.
     """
-    wanted = f"mpe2/{name[4:]}" if name.startswith("mpe/") else name
-    known = {part: full for full in names() for part in (full, full.partition("/")[2])}
-    check_name("an environment of PettingZoo", wanted, known)
-    family, _, env_name = known[wanted].partition("/")
+    known: dict[str, str] = {}
+    for full in names():
+        family, _, env_name = full.partition("/")
+        known |= dict.fromkeys((full, env_name, *(f"{mpe}/{env_name}" for mpe in _MPE if family in _MPE)), full)
+    is_mpe = name.startswith(("simple_", *(f"{mpe}/" for mpe in _MPE)))
+    if is_mpe and _mpe_package() is None:
+        raise VersionError(f"Expected mpe2 to be installed, which has {name!r}: pip install mpe2")
+    check_name("an environment of PettingZoo", name, known)
+    family, _, env_name = known[name].partition("/")
     with warnings.catch_warnings():  # newer versions want another way to make environments, which older ones have not
         warnings.simplefilter("ignore", DeprecationWarning)
         return import_module(f"{FAMILIES[family]}.{env_name}")
