@@ -326,6 +326,21 @@ def test_batches_draw_legal_moves() -> None:
     batch.close()
 
 
+@pytest.mark.parametrize("game", ["matrix_rps", "tic_tac_toe"])
+def test_a_step_after_the_end_returns_the_end_again(game: str) -> None:
+    env = OpenSpielEnv(game, return_state=True)
+    env.reset()
+    while not (last := env.step(env.rand_action())["next"])["done"]:
+        pass
+    for _ in range(2):
+        again = env.step(env.full_action_spec.rand())["next"]
+        assert again["done"]
+        assert again["terminated"]
+        assert again["state"] == last["state"]
+        assert (again["agents"] == last["agents"]).all()
+    assert not env.reset()["done"]
+
+
 def test_wrapper_takes_states() -> None:
     env = OpenSpielWrapper(pyspiel.load_game("kuhn_poker").new_initial_state())
     assert env.reset()["current_player"] == 0

@@ -141,7 +141,8 @@ class OpenSpielWrapper(EnvBase):
                 f"Expected a legal move of player_{player}, one of {legal}, got {move}. "
                 "Use the mask of env.full_action_spec, which has the legal moves."
             )
-        self.play.play(moves)
+        if not self.play.state.is_terminal():
+            self.play.play(moves)
         entries = self._observe()
         rewards = self.play.state.rewards()
         for group, players in self._players.items():
