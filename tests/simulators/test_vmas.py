@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from vecrl.envs import MarlGroupMapType, check_env_specs
 from vecrl.envs.libs.vmas import VmasEnv, VmasWrapper
 from vecrl.errors import SpaceError, StateError
-from vecrl.simulators.vmas import VmasSimulator, make_batch, names, random_stream
+from vecrl.simulators.vmas import VmasSimulator, make_batch, names, random_stream, vmas_library
 from vecrl.testing import BatchSimulatorConformance, EnvConformance
 
 pytestmark = pytest.mark.simulators
@@ -101,6 +101,19 @@ def test_resets_of_all_rows_at_once_are_one_call_of_vmas() -> None:
     assert calls == [1, 2]
     torch.manual_seed(7)
     assert torch.equal(drawn, torch.rand(1))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_infos_are_float32_before_and_after_the_first_step(wrapped: bool) -> None:
+    """The scenario returns a float32 before the first step, and int64 after it."""
+    if wrapped:
+        env = VmasWrapper(vmas_library().make_env("discovery", num_envs=2, n_agents=3))
+    else:
+        env = VmasEnv("discovery", num_envs=2, n_agents=3)
+    rollout = env.rollout(3)
+    for info in (rollout["agents", "info"], rollout["next", "agents", "info"]):
+        assert {value.dtype for value in info.values()} == {torch.float32}
+    assert env.observation_spec["agents", "info"].is_in(env.reset()["agents", "info"])
 
 
 @pytest.mark.parametrize("scenario", ["simple_push", "simple_reference", "discovery", "joint_passage"])
@@ -406,8 +419,12 @@ def test_data_of_a_step_is_not_kept() -> None:
     assert torch.equal(*results)
 
 
-def test_unknown_arguments_and_seeds_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"'balance', got n_agent, max_step\. Did you mean n_agents, max_steps"):
+def test_unknown_arguments_warn_and_seeds_are_refused() -> None:
+    message = r"'balance', got n_agent, max_step, which it ignores\. Did you mean n_agents, max_steps\?"
+    with pytest.warns(UserWarning, match=message) as caught:
         make_batch("balance", 2, n_agent=3, max_step=4)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="'simple_tag', got n_agents, which it ignores"):
+        assert VmasEnv("simple_tag", num_envs=2, n_agents=9).rollout(2).shape == (2, 2)
     with pytest.raises(SpaceError, match="Expected a seed of 0 or more"):
         make_batch("balance", 2).reset([-1, 0])

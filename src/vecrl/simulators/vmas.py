@@ -76,7 +76,9 @@ def make_batch(
     Raises:
         ImportError: VMAS is not installed.
         ValueError: there is no scenario of this name.
-        TypeError: the scenario has no argument of a name in `kwargs`.
+
+    Warns:
+        UserWarning: the scenario has no argument of a name in `kwargs`, and ignores it.
     """
     if isinstance(name, str):
         check_name("a scenario of VMAS", name, names())
@@ -91,7 +93,7 @@ def make_batch(
 
 
 def _make_env(name: Any, num_envs: int, **kwargs: Any) -> Any:
-    """Calls `vmas.make_env`, which only warns of arguments that its scenario does not have."""
+    """Calls `vmas.make_env`; adds similar names to its warning of arguments that its scenario does not have."""
     library = vmas_library()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -106,7 +108,8 @@ def _make_env(name: Any, num_envs: int, **kwargs: Any) -> Any:
         constants = type(env.scenario).make_world.__code__.co_consts
         known = [*signature(library.make_env).parameters, *(text for text in constants if isinstance(text, str))]
         advice = did_you_mean(dict.fromkeys(match for key in unknown for match in nearest(key, known, 1)))
-        raise TypeError(f"Expected arguments of the scenario {name!r}, got {', '.join(unknown)}. {advice}")
+        text = f"Expected arguments of the scenario {name!r}, got {', '.join(unknown)}, which it ignores. {advice}"
+        warnings.warn(text.rstrip(), UserWarning, stacklevel=3)
     return env
 
 

@@ -33,7 +33,8 @@ class VmasWrapper(EnvBase):
     """A VMAS environment, with the batch size `(num_envs,)`.
 
     The agents of a group are stacked in the second dimension: entries of the group "agents" are "observation"
-    `[num_envs, n_agents, ...]`, "reward" `[num_envs, n_agents, 1]`, "action", and "info" if the scenario gives any.
+    `[num_envs, n_agents, ...]`, "reward" `[num_envs, n_agents, 1]`, "action", and "info" (float32) if the scenario
+    gives any.
     Agents of unlike spaces in one group are stacked lazily. "done" and "terminated" `[num_envs, 1]` are of all agents;
     "truncated" is there if VMAS was made with `terminated_truncated`.
 
@@ -296,14 +297,15 @@ def _groups_by_type(agent_names: list[str]) -> dict[str, list[str]]:
 
 
 def _entries(obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of one agent; infos `[n]` get the shape `[n, 1]`."""
+    """Returns the entries of one agent; infos become float32, those of shape `[n]` with the shape `[n, 1]`."""
     return {"observation": obs, "info": _with_columns(info)} if info else {"observation": obs}
 
 
 def _with_columns(info: Any) -> Any:
     if isinstance(info, Mapping):
         return {key: _with_columns(value) for key, value in info.items()}
-    return info.unsqueeze(-1) if info.ndim == 1 else info
+    # before the first step, the infos of some scenarios have another dtype than later
+    return (info.unsqueeze(-1) if info.ndim == 1 else info).to(torch.float32)
 
 
 def _info_specs(info: Mapping[str, Any], device: torch.device) -> dict[str, TensorSpec]:
