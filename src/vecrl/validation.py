@@ -13,6 +13,17 @@ import numpy as np
 from .errors import SpaceError
 
 
+def normalize_device(device: Any) -> Any:
+    """Returns a device of torch or its name, without the index of a CPU.
+
+    To torch, "cpu:0" is another device than "cpu", where its tensors are.
+
+    >>> normalize_device("cpu:0"), normalize_device("cuda:1")
+    ('cpu', 'cuda:1')
+    """
+    return "cpu" if str(device).partition(":")[0] == "cpu" else device
+
+
 def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:
     """Returns a number of things, at least 1, as an int.
 

@@ -16,6 +16,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
+from ..specs.base import device_of
 from .array_rollout import draw_actions
 from .done_flags import rows_done
 from .fast_paths import overrides_bypassed
@@ -110,14 +111,15 @@ def rollout(
     length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
     reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
+    device = None if storing_device is None else device_of(storing_device)
     step_buffer = _StepBuffer(env, (max_steps, length_is_known), contiguous, out)
 
     def on_step(data: TensorDictBase) -> None:
         if callback is not None:
             callback(env, data)
-        step_buffer.add(data if storing_device is None else data.to(storing_device))
+        step_buffer.add(data if device is None else data.to(device))
 
-    store = step_buffer.add if callback is None and storing_device is None else on_step
+    store = step_buffer.add if callback is None and device is None else on_step
     _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store)
     return step_buffer.to_tensordict()
 

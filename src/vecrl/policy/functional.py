@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..validation import normalize_device
+
 Hidden = Any
 """The hidden state of a module: a tensor, or tensors in tuples and dicts; None before the first call."""
 Output = Any
@@ -130,7 +132,7 @@ class ModuleExpectingFlatParameters:
 
     def to(self, device: torch.device | str) -> ModuleExpectingFlatParameters:
         """Returns this function with its buffers on `device`, or this object if they are there already."""
-        if all(buffer.device == torch.device(device) for buffer in self._buffers.values()):
+        if all(buffer.device == torch.device(normalize_device(device)) for buffer in self._buffers.values()):
             return self
         return ModuleExpectingFlatParameters(
             copy.deepcopy(self._net).to(device), disable_autograd_tracking=self._disable_autograd

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..running_stats import Array, RunningStats, bounds_of
+from ..validation import normalize_device
 from .batched_kernels import BatchedForward, Parameters, register_batched
 
 MIN_VARIANCE = 1e-2
@@ -208,7 +209,7 @@ class RunningNorm(_RunningBase):
 
     def to(self, device: torch.device | str) -> RunningNorm:
         """Returns a copy on `device`, or this object if it is there already."""
-        if torch.device(device) == self.device:
+        if torch.device(normalize_device(device)) == self.device:
             return self
         copied = RunningNorm(shape=self.shape, dtype=self.dtype)
         copied.stats = self.stats.to(device)

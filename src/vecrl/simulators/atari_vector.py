@@ -17,7 +17,7 @@ from torch import Tensor
 from ..engine.simulator import BatchStep, ResetOptions
 from ..errors import SpaceError
 from ..registries import check_name
-from ..validation import check_discrete, check_seeds
+from ..validation import check_discrete, check_seeds, normalize_device
 from .imports import import_library
 
 _INFOS = "lives", "frame_number", "episode_frame_number"
@@ -75,7 +75,7 @@ class AtariVectorSimulator:
             raise ValueError("Expected no autoreset_mode or batch_size, which vecrl sets, got one of them. Omit it.")
         self._env = _module("vector_env").AtariVectorEnv(name, num_envs, autoreset_mode="NextStep", **kwargs)
         self.num_envs, self.name = num_envs, name
-        self.device = str(torch.device(device or "cpu"))
+        self.device = str(torch.device(normalize_device(device or "cpu")))
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
         self.render_mode = render_mode

@@ -25,7 +25,7 @@ from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..registries import check_name, did_you_mean, nearest
 from ..seeding import seed_for
-from ..validation import check_seeds
+from ..validation import check_seeds, normalize_device
 from .imports import import_library
 from .legacy_gym import as_gymnasium_space
 from .vmas_state import get_rows, set_rows, set_tensors
@@ -82,7 +82,7 @@ def make_batch(
     """
     if isinstance(name, str):
         check_name("a scenario of VMAS", name, names())
-    device = torch.device("cpu" if device is None else device)
+    device = torch.device("cpu" if device is None else normalize_device(device))
     with random_stream(device, 0):  # what is drawn here is drawn again by the first reset
         env = _make_env(name, num_envs, device=device, **{"terminated_truncated": True, **kwargs})
         simulator = VmasSimulator(env, infos=infos, render_mode=render_mode, independent_rows=independent_rows)
@@ -156,7 +156,7 @@ class VmasSimulator:
             raise ValueError(f"Expected render_mode None or 'rgb_array', got {render_mode!r}.")
         self.env = env
         self.num_envs: int = env.num_envs
-        self.device = str(env.device)
+        self.device = str(normalize_device(env.device))
         self.agents: list[str] = [agent.name for agent in env.agents]
         self.observation_space: AnySpace = self._space(env.observation_space)
         self.action_space: AnySpace = self._space(env.action_space)
@@ -261,7 +261,7 @@ class VmasSimulator:
         """Moves the environment to another device."""
         self._last_obs = None
         self.env.to(device)
-        self.device = str(device)
+        self.device = str(normalize_device(device))
 
     # -- private methods -------------------------------------------------------------------------------
 

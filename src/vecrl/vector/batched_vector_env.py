@@ -20,6 +20,7 @@ from ..engine.space_layout import Layout, Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
+from ..validation import normalize_device
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
 from .trees import is_nested, map_tree, named_leaves
@@ -99,7 +100,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self.num_episodes = num_episodes
         self.render_mode = simulator.render_mode
         self.metadata = simulator.metadata | {"autoreset_mode": self.autoreset_mode}
-        self.device = torch.device(simulator.device)
+        self.device = torch.device(normalize_device(simulator.device))
         self._infos = not empty_info
         self._stats = episode_stats and self._infos
         self._is_fused = isinstance(simulator, SupportsStepAndReset)

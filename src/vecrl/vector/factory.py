@@ -27,7 +27,7 @@ from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, find_entry, find_own_entry
-from ..validation import parse_optional_count
+from ..validation import normalize_device, parse_optional_count
 from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
 from .trees import map_tree
@@ -352,6 +352,8 @@ def make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) ->
     """Calls `make_batch` of an entry and explains what is wrong with its arguments or its result."""
     assert entry.make_batch is not None
     name = f"{entry.prefix}::{env_name}"
+    if "device" in kwargs:
+        kwargs["device"] = normalize_device(kwargs["device"])
     try:
         simulator = entry.make_batch(env_name, num_envs, **kwargs)
     except TypeError as error:

@@ -22,7 +22,7 @@ from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
-from ..validation import check_seed, parse_optional_count
+from ..validation import check_seed, normalize_device, parse_optional_count
 from .arrays import convert_from_torch
 from .backend_choice import resolve_backend
 from .base import BaseVectorEnv, Facts, seeds_of
@@ -93,7 +93,7 @@ class SyncVectorEnv(BaseVectorEnv):
     ):
         self.closed = True  # until the pool exists
         self._num_episodes = parse_optional_count("num_episodes", num_episodes)
-        self._device = None if device is None else torch.device(device)
+        self._device = None if device is None else torch.device(normalize_device(device))
         self._empty_info = empty_info
         env_makers = env_fn_list(env_makers)
         backend = resolve_backend(backend, env_makers, num_workers)

@@ -18,6 +18,7 @@ from ...engine.env_index import Ids
 from ...engine.pool import Pool
 from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
+from ...specs.base import device_of
 from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..spec_store import is_defined
@@ -173,7 +174,7 @@ class PoolOwner(EnvBase):
 
     def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs and outputs to another device. Returns the environment."""
-        self._requested_device = torch.device(device)
+        self._requested_device = device_of(device)
         return super().to(device)
 
     # -- attributes and states of the environments
