@@ -21,6 +21,7 @@ from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
 from ..validation import parse_optional_count
+from .reset_masks import split_options
 from .vector_env import EnvFn, ObservationMode, VectorEnv
 
 Call = Literal["reset", "step", "call"]
@@ -155,7 +156,7 @@ class AsyncVectorEnv(VectorEnv):
         Raises:
             AsyncPendingError: another call is pending (a call that timed out or was interrupted is dropped instead).
         """
-        if self._has_unread_replies and (options is None or options.get("reset_mask") is None):
+        if self._has_unread_replies and split_options(options, self.num_envs)[1] is None:
             self._wait(lambda _: self._pool.drain(), None)
         self._start_call("reset", lambda: self._start_reset(seed, options))
 

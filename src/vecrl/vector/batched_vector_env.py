@@ -23,6 +23,7 @@ from ..errors import ClosedError, PendingError, SpaceError
 from ..validation import normalize_device
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
+from .reset_masks import split_options
 from .trees import is_nested, map_tree, named_leaves
 
 TensorStep = tuple[Tree, Tensor, Tensor, Tensor, InfoDict]
@@ -137,8 +138,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     ) -> tuple[Tree, InfoDict]:
         """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
         self._require_open()
-        options = dict(options or {})
-        mask = options.pop("reset_mask", None)
+        options, mask = split_options(options, self.num_envs)
         mask = None if mask is None else self._tensor(mask, "reset_mask")
         seeds = seeds_of(seed, self.num_envs)
         if mask is None or (self._needs_reset and bool(mask.all())):

@@ -28,6 +28,7 @@ from .backend_choice import resolve_backend
 from .base import BaseVectorEnv, Facts, seeds_of
 from .device_transfer import to_device
 from .env_fns import env_fn_list, split_env_fns
+from .reset_masks import LatestObs, split_options
 from .trees import map_tree
 from .vector_env import AnyEnv
 
@@ -112,6 +113,7 @@ class SyncVectorEnv(BaseVectorEnv):
         self._seeds: list[int | None] | None = None
         self._episodes_left = np.full(self.num_envs, self._num_episodes or 0)  # episodes still to run
         layout = self._pool.obs_layout
+        self._latest_obs = LatestObs(layout, self.num_envs)
         self._dummy = layout.build([_dummy(leaf, self.num_envs) for leaf in layout.leaves])
 
     def _check_spaces(self) -> None:
@@ -144,18 +146,37 @@ class SyncVectorEnv(BaseVectorEnv):
             seed: environment i gets the i-th number of `numpy.random.RandomState(seed).randint(0, 2**32, num_envs)`,
                 in this reset only; or a sequence of one seed per environment. None continues each environment's random
                 stream, even after a call of `seed`.
+            options: passed to each environment's `reset`. `options["reset_mask"]`, bool `[n]`, selects the environments
+                to reset and to give `num_episodes` again; the latest observations of the others are returned unchanged
+                (NaN or 0 of those that have run their episodes).
             kwargs: all other keywords are passed to each environment's `reset`.
 
         Returns:
             Observations `[n, *obs_shape]`, and infos. A key for which every environment returned a number, or an array
             of one shape, has one array; any other key has a list, with None for environments that lack the key.
+
+        Raises:
+            OutOfSpecError: (a `SpaceError`) the mask is not bool `[n]` with a True, or does not select all environments
+                in the first reset.
         """
+        options, mask = split_options(kwargs.pop("options", None), self.num_envs)
+        ids = self._latest_obs.reset_ids(mask)
         seed = kwargs.pop("seed", _NO_SEED)
         seeds = self._seeds if seed is _NO_SEED else self._draw_seeds(seed)
         self._seeds = None
-        transition = self._pool.reset(seeds, ResetKeywords({"options": None} | kwargs) if kwargs else None)
-        self._episodes_left[:] = self._num_episodes or 0
-        return self._to_device((transition.obs, self._infos(transition)))
+        keywords = ResetKeywords({"options": options} | kwargs) if kwargs or options is not None else None
+        if ids is None:
+            transition = self._receive(lambda: self._pool.reset(seeds, keywords))
+            obs = transition.obs
+        else:
+            self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], keywords)
+            transition = self._receive(self._pool.recv, full=False)
+            obs = self._latest_obs.tree()
+        self._episodes_left[transition.ids] = self._num_episodes or 0
+        if ids is not None and self._num_episodes is not None:
+            finished = self._episodes_left == 0
+            map_tree(lambda leaf, dummy: leaf.__setitem__(finished, dummy[finished]), obs, self._dummy)
+        return self._to_device((obs, self._infos(transition)))
 
     def step(self, action: Tree) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Steps every environment that has episodes left, and returns the results of all.
@@ -175,7 +196,7 @@ class SyncVectorEnv(BaseVectorEnv):
         if not isinstance(action, np.ndarray):
             action = map_tree(_to_numpy, action)
         if self._num_episodes is None:
-            return self._full_result(self._pool.step(action, reset_done=True))
+            return self._full_result(self._receive(lambda: self._pool.step(action, reset_done=True)))
         return self._count_episodes(action)
 
     def render(self) -> list[Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -224,9 +245,7 @@ class SyncVectorEnv(BaseVectorEnv):
         """Steps the environments that have episodes left; the last episode of each ends without a reset."""
         unfinished, on_last_episode = self._episodes_left > 0, self._episodes_left == 1
         if unfinished.all() and (on_last_episode.all() or not on_last_episode.any()):
-            return self._full_result(
-                self._count_down(lambda: self._pool.step(action, reset_done=not on_last_episode[0]))
-            )
+            return self._full_result(self._receive(lambda: self._pool.step(action, reset_done=not on_last_episode[0])))
         layout = self._pool.action_layout
         action = layout.build(layout.batch(action, self.num_envs))
         for ids, reset_done in (
@@ -239,22 +258,33 @@ class SyncVectorEnv(BaseVectorEnv):
         terminated, truncated = np.ones((2, self.num_envs), bool)
         if not unfinished.any():
             return self._to_device((obs, reward, terminated, truncated, {}))
-        transition = self._count_down(self._pool.recv)
+        transition = self._receive(self._pool.recv, full=False)
         map_tree(lambda leaf, values: leaf.__setitem__(transition.ids, values), obs, transition.obs)
         reward[transition.ids] = transition.reward
         terminated[transition.ids], truncated[transition.ids] = transition.terminated, transition.truncated
         return self._to_device((obs, reward, terminated, truncated, self._infos(transition)))
 
-    def _count_down(self, get_transition: Callable[[], Transition]) -> Transition:
-        """Returns the transition and counts the episodes that it ends, also if some environments failed."""
+    def _receive(self, get_transition: Callable[[], Transition], full: bool = True) -> Transition:
+        """Returns the transition. Keeps its observations and counts the episodes that it ends, also if some
+        environments failed.
+
+        Args:
+            get_transition: waits for the transition.
+            full: whether it has all environments, in order.
+        """
         try:
             transition = get_transition()
         except WorkerError as error:
             if error.transition is not None:
-                self._episodes_left[error.transition.episodes.ids] -= 1
+                self._record(error.transition, full)
             raise
-        self._episodes_left[transition.episodes.ids] -= 1
+        self._record(transition, full)
         return transition
+
+    def _record(self, transition: Transition, full: bool) -> None:
+        self._latest_obs.store(transition.obs, None if full else transition.ids)
+        if self._num_episodes is not None:
+            self._episodes_left[transition.episodes.ids] -= 1
 
     def _full_result(self, transition: Transition) -> Step:
         return self._to_device(

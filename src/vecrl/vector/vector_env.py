@@ -22,14 +22,15 @@ from ..engine.infos import Info, InfoDict
 from ..engine.pool import Pool
 from ..engine.pool_options import OnFailure
 from ..engine.simulator import ResetOptions
-from ..engine.space_layout import AnySpace, Layout, Tree
+from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
-from ..errors import OutOfSpecError, SpaceError, WorkerError
+from ..errors import SpaceError, WorkerError
 from ..snapshot import Stateful
 from ..validation import check_length
 from .backend_choice import resolve_backend
 from .base import Facts, seeds_of, state_facts
 from .env_fns import env_fn_list, split_env_fns
+from .reset_masks import LatestObs, split_options
 
 AnyEnv = gymnasium.Env[Any, Any]
 EnvFn = Callable[[], AnyEnv]
@@ -160,7 +161,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self.single_action_space = worker_info.action_space
         self.action_space = batch_space(worker_info.action_space, self.num_envs)
         self.single_observation_space, self.observation_space = self._observation_spaces(observation_mode)
-        self._latest_obs = _LatestObs(self._pool.obs_layout, self.num_envs)
+        self._latest_obs = LatestObs(self._pool.obs_layout, self.num_envs)
         self._reset_ids: np.ndarray | None = None  # the environments of the pending reset; None for all
 
     def _observation_spaces(self, mode: ObservationMode) -> tuple[AnySpace, AnySpace]:
@@ -208,17 +209,14 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         return self._finish_step()
 
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
-        options = None if options is None else dict(options)
-        mask = None if options is None else options.pop("reset_mask", None)
-        mask = None if mask is None else self._check_mask(mask)
+        options, mask = split_options(options, self.num_envs)
+        ids = self._latest_obs.reset_ids(mask)
         seeds = seeds_of(seed, self.num_envs)
-        if mask is None:
+        if ids is None:
             self._pool.reset_async(seeds, options)
-            self._reset_ids = None
         else:
-            ids = np.flatnonzero(mask)
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
-            self._reset_ids = ids
+        self._reset_ids = ids
 
     def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, InfoDict]:
         ids = self._reset_ids
@@ -334,53 +332,6 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     def np_random(self) -> tuple[np.random.Generator, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Every environment's generator (a copy of it with worker processes)."""
         return self.get_attr("np_random")
-
-    # -- checks ------------------------------------------------------------------------------------
-
-    def _check_mask(self, mask: object) -> np.ndarray | None:
-        """Returns a reset mask `[n]` as an array; None for a first reset that selects all environments."""
-        array = np.asarray(mask)
-        if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
-            raise OutOfSpecError(
-                f"Expected reset_mask to be {self.num_envs} bools, at least one of them True, "
-                f"got {array.dtype} of shape {array.shape}."
-            )
-        if self._latest_obs.has_obs:
-            return array
-        if not array.all():
-            raise OutOfSpecError(
-                "Expected a first reset of all environments, got a reset_mask for some of them. Unselected "
-                "environments keep their observations, so reset all first."
-            )
-        return None
-
-
-class _LatestObs:
-    """The latest observations of all environments, which a reset of some environments returns with the new ones.
-
-    They are copies, because callers may write to the observations that they received.
-    """
-
-    def __init__(self, layout: Layout, num_envs: int):
-        self._layout = layout
-        self._leaves = layout.empty(num_envs)
-        self.has_obs = False
-
-    def store(self, obs: Tree, ids: np.ndarray | None = None) -> None:
-        """Stores the observations of all environments, or of `ids`."""
-        self.has_obs = True
-        for entry, new in zip(self._leaves, self._layout.split(obs), strict=True):
-            if ids is None:
-                entry[:] = new
-            elif isinstance(entry, list):
-                for env_id, value in zip(ids.tolist(), new, strict=True):
-                    entry[env_id] = value
-            else:
-                entry[ids] = new
-
-    def tree(self) -> Tree:
-        """Returns a copy of all observations."""
-        return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
 
 
 def info_of(info: Info, env_id: int) -> InfoDict:

@@ -1,0 +1,108 @@
+"""Resets of some environments of a vector environment: checks their masks, and keeps the observations of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..engine.infos import InfoDict
+from ..engine.space_layout import Layout, Tree, describe
+from ..errors import OutOfSpecError, SpaceError
+
+
+class LatestObs:
+    """The latest observations of all environments, which a reset of some environments returns with the new ones.
+
+    They are copies, because callers may write to the observations that they received.
+
+    Args:
+        layout: the layout of the observations.
+        num_envs: the number of environments.
+
+    Attributes:
+        has_obs: whether there was a reset.
+    """
+
+    def __init__(self, layout: Layout, num_envs: int):
+        self._layout = layout
+        self._num_envs = num_envs
+        self._leaves = layout.empty(num_envs)
+        self.has_obs = False
+
+    def store(self, obs: Tree, ids: np.ndarray | None = None) -> None:
+        """Stores the observations of all environments, or of `ids`."""
+        self.has_obs = True
+        for entry, new in zip(self._leaves, self._layout.split(obs), strict=True):
+            if ids is None:
+                entry[:] = new
+            elif isinstance(entry, list):
+                for env_id, value in zip(ids.tolist(), new, strict=True):
+                    entry[env_id] = value
+            else:
+                entry[ids] = new
+
+    def tree(self) -> Tree:
+        """Returns a copy of all observations."""
+        return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
+
+    def reset_ids(self, mask: Any) -> np.ndarray | None:
+        """Returns the environments that a reset mask selects; None, which means all, for no mask and in a first reset.
+
+        Raises:
+            OutOfSpecError: the mask is not bool `[n]` with a True, or does not select all in a first reset.
+        """
+        if mask is None:
+            return None
+        array = mask.numpy(force=True) if hasattr(mask, "numpy") else np.asarray(mask)  # torch is not imported here
+        if not array.any():
+            raise mask_error(mask, self._num_envs)
+        if self.has_obs:
+            return np.flatnonzero(array)
+        if not array.all():
+            raise OutOfSpecError(
+                "Expected a first reset of all environments, got a reset_mask for some of them. Unselected "
+                "environments keep their observations, so reset all first."
+            )
+        return None
+
+
+def split_options(options: object, num_envs: int) -> tuple[InfoDict | None, Any]:
+    """Returns the options of a reset without the mask, as a new dict, and the mask; None for each that is absent.
+
+    Raises:
+        SpaceError: the options are no mapping.
+        OutOfSpecError: the mask is not an array or tensor of bools `[num_envs]`, or a list of them.
+    """
+    if options is None:
+        return None, None
+    if not isinstance(options, Mapping):
+        raise SpaceError(
+            f"Expected options to be a dict or None, got {describe(options)}. Give a dict such as {{'level': 2}}."
+        )
+    others = dict(options)
+    mask = others.pop("reset_mask", None)
+    if mask is None:
+        return others, None
+    if not hasattr(mask, "dtype"):
+        try:
+            mask = np.array(mask)  # a copy, since torch cannot share read-only arrays
+        except ValueError as error:  # rows of different lengths
+            raise mask_error(mask, num_envs) from error
+    if tuple(mask.shape) != (num_envs,) or str(mask.dtype).removeprefix("torch.") != "bool":
+        raise mask_error(mask, num_envs)
+    return others, mask
+
+
+def mask_error(mask: Any, num_envs: int) -> OutOfSpecError:
+    """Returns the error for a wrong `reset_mask`."""
+    if hasattr(mask, "dtype"):
+        got = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+        got += "" if mask.any() or tuple(mask.shape) != (num_envs,) else " without a True"
+    else:
+        got = describe(mask)
+    return OutOfSpecError(
+        f"Expected reset_mask to be {num_envs} bools, at least one of them True, got {got}. Give one bool per "
+        "environment, True for each to reset."
+    )
