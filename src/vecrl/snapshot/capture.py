@@ -188,6 +188,8 @@ class Capturer:
         attrs = {name: found for name, found in getattr(value, "__dict__", {}).items() if name not in excluded}
         self._in_place_ids |= set(map(id, getattr(value, "__dict__", {}).get("_buffers", {}).values()))
         node: Node = {"is": "object", "of": class_name(cls), "attrs": self._refs(attrs)}
+        if self._current > 0 and not self._lenient and (facts := facts_of(value)):
+            node["about"] = facts
         if is_environment(cls):  # its spaces may be attributes of the class; they have random number generators
             spaces = {name: getattr(cls, name, None) for name in ("action_space", "observation_space")}
             shared = {name: space for name, space in spaces.items() if name not in attrs and hasattr(space, "sample")}
@@ -223,6 +225,11 @@ class Capturer:
             "called instead. If the object is not part of its state, exclude it in the class that holds it: "
             f"`excluded_from_state = {{{attribute!r}}}`."
         )
+
+
+def facts_of(value: Any) -> dict[str, object]:
+    """Returns the facts of a `Stateful` object, which must be equal when it is restored; `{}` for other objects."""
+    return value._state_facts() if hasattr(type(value), "_state_facts") else {}
 
 
 @cached_by_class

@@ -16,7 +16,7 @@ from types import MemberDescriptorType
 from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from ..errors import StateError, VecrlError
-from .capture import FORMAT, HANDLERS, Capturer, as_state_errors
+from .capture import FORMAT, HANDLERS, Capturer, as_state_errors, facts_of
 from .handlers.base import (
     IMMEDIATE,
     MISSING,
@@ -69,11 +69,7 @@ def restore(
             f"Expected a state in format {FORMAT}, got one in format {state.get('format')!r}. Read it with the "
             "version of vecrl that wrote it."
         )
-    for name, expected in {**space_descriptions(value), **(about or {})}.items():
-        actual = state["about"].get(name)
-        if actual != expected:
-            description = describe_object(value)
-            raise StateError(f"Expected a state with {name} {expected}, as {description} has, got one with {actual}.")
+    _check_facts({**space_descriptions(value), **(about or {})}, state["about"], value)
     restorer = Restorer(value, state["nodes"], allow)
     try:
         with as_state_errors():
@@ -85,6 +81,15 @@ def restore(
         raise StateError(
             f"This state of {describe_object(value)} is damaged, or of another object ({reason})."
         ) from error
+
+
+def _check_facts(expected: Mapping[str, object], actual: Mapping[str, object], value: object) -> None:
+    for name, fact in expected.items():
+        if actual.get(name) != fact:
+            raise StateError(
+                f"Expected a state with {name} {fact}, as {describe_object(value)} has, got one with "
+                f"{actual.get(name)}. Construct the object as the saved one was."
+            )
 
 
 def _is_state(state: object) -> TypeGuard[State]:
@@ -256,6 +261,8 @@ class Restorer:
         is_same_class = old is not MISSING and same_name(class_name(type(old)), node["of"])
         if is_same_class and not _is_frozen(old):
             target = old
+            if "about" in node:
+                _check_facts(facts_of(old), node["about"], old)
         elif not is_same_class and old is self._value:
             raise StateError(self._mismatch_message(node["of"], old))
         else:

@@ -294,7 +294,7 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def _state_facts(self) -> Facts:
         modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
-        return super()._state_facts() | modes
+        return super()._state_facts() | modes | {"empty_info": not self._infos, "episode_stats": self._stats}
 
     # -- the rest of gymnasium's interface ---------------------------------------------------------
 

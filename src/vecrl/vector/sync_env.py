@@ -226,7 +226,7 @@ class SyncVectorEnv(BaseVectorEnv):
     # -- private methods ---------------------------------------------------------------------------
 
     def _state_facts(self) -> Facts:
-        return super()._state_facts() | {"num_episodes": self._num_episodes}
+        return super()._state_facts() | {"num_episodes": self._num_episodes, "empty_info": self._empty_info}
 
     def _require_open(self) -> None:
         if self.closed:

@@ -81,7 +81,7 @@ class TorchWrapper(Stateful):
         # Checks the type: gymnasium's wrappers forward attribute access, so that a check of `env` would skip them.
         self._tensors = hasattr(type(env), "tensor_step")
         self.array_type: str | None = None
-        self._classic = force_classic_api
+        self._classic, self._clips = force_classic_api, clip_actions
         self._copy_results = False
         self._device: torch.device | None = None
         self._vectorised = hasattr(self.unwrapped, "single_action_space")  # a look at wrappers of gymnasium 0.29 warns
@@ -197,6 +197,9 @@ class TorchWrapper(Stateful):
         return f"TorchWrapper({self.env!r})"
 
     # -- conversions --------------------------------------------------------------------------------
+
+    def _state_facts(self) -> dict[str, object]:
+        return {"force_classic_api": self._classic, "clip_actions": self._clips}
 
     def _receive(self, x: Any) -> torch.Tensor:
         x = convert_to_torch(x)
