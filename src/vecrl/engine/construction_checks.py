@@ -6,6 +6,7 @@ It must not know rows or how commands are sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from ..errors import Failure, OutOfSpecError, SpaceError, failures_to_error
 from .pool_options import PoolOptions, Spaces
@@ -51,3 +52,25 @@ def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSp
                     f"environment, got {actual}. Use environments with the same spaces."
                 )
     return first_info.observation_space, first_info.action_space
+
+
+def check_distinct_envs(infos: Sequence[WorkerInfo]) -> None:
+    """Raises a `SpaceError` if two rows have one environment, which both would step.
+
+    Args:
+        infos: what each worker reports about itself.
+    """
+    first_rows: dict[tuple[int, int], int] = {}
+    starts = accumulate((info.num_envs for info in infos), initial=0)
+    keys = [
+        (start + i, (info.pid, key))
+        for start, info in zip(starts, infos, strict=False)
+        for i, key in enumerate(info.env_ids)
+    ]
+    for row, key in keys:
+        if (first := first_rows.setdefault(key, row)) != row:
+            raise SpaceError(
+                f"environment {row}: Expected functions that make a new environment at each call, got the environment "
+                f"{first} again, so that both rows would step it. Make it inside of the function: "
+                "`lambda: gymnasium.make(...)` instead of `lambda: env`."
+            )

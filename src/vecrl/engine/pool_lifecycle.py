@@ -25,7 +25,7 @@ from ..errors import (
 from ..seeding import seed_for
 from ..validation import check_seed
 from .backends.registry import backend_entry
-from .construction_checks import construction_error, pool_spaces
+from .construction_checks import check_distinct_envs, construction_error, pool_spaces
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, WorkerRestarter
 from .pending import CLOSED, PendingCommand, PendingCommands
@@ -86,6 +86,7 @@ class PoolLifecycle:
         infos_by_worker: dict[int, WorkerInfo] = {worker: reply.result for worker, reply in command.replies}
         self.worker_infos = [infos_by_worker[worker] for worker in self._workers]
         self.worker_info = infos_by_worker[0]
+        check_distinct_envs(self.worker_infos)
         self.obs_layout, self.action_layout = map(Layout, pool_spaces(infos_by_worker, worker_specs, self._options))
         slots = _NUM_SLOTS if self._options.on_failure == "raise" else _NUM_SLOTS + 1
         self._buffers = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)

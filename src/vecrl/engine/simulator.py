@@ -245,6 +245,16 @@ class SupportsSetSpaces(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsInnermostEnvs(Protocol):
+    """A `Simulator` of environments that are Python objects, which must not be in two rows of a pool."""
+
+    @property
+    def innermost_envs(self) -> Sequence[object]:
+        """The environment of each row, behind all wrappers."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BatchStep:
     """The results of one step of a `BatchSimulator`, one row per environment, before any row is reset.

@@ -27,6 +27,7 @@ from .simulator import (
     RowFailures,
     Simulator,
     StepNotes,
+    SupportsInnermostEnvs,
     SupportsRebuild,
     SupportsSetSpaces,
     SupportsState,
@@ -84,7 +85,10 @@ class WorkerReply:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker reports about itself after it has constructed its simulator."""
+    """What a worker reports about itself after it has constructed its simulator.
+
+    `env_ids` are the identities of its environments behind all wrappers, valid in the process `pid`.
+    """
 
     num_envs: int
     observation_space: AnySpace
@@ -93,6 +97,7 @@ class WorkerInfo:
     render_mode: str | None
     spec: Any
     pid: int
+    env_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +156,9 @@ class Worker:
             raise SpaceError(f"Expected a simulator of {self.worker_spec.num_envs} environments, got {sim.num_envs}.")
         self.sim = sim
         spaces = sim.observation_space, sim.action_space
-        return WorkerReply(
-            result=WorkerInfo(sim.num_envs, *spaces, dict(sim.metadata), sim.render_mode, sim.spec, os.getpid())
-        )
+        facts = dict(sim.metadata), sim.render_mode, sim.spec, os.getpid()
+        env_ids = tuple(map(id, sim.innermost_envs)) if isinstance(sim, SupportsInnermostEnvs) else ()
+        return WorkerReply(result=WorkerInfo(sim.num_envs, *spaces, *facts, env_ids))
 
     def _attach(self, command: Command) -> None:
         """Attaches to the batch buffers; `extra` holds the buffers and the layouts of observations and actions."""

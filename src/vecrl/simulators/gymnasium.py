@@ -260,6 +260,11 @@ class GymnasiumSimulator:
         """Returns a context in which the wrappers of an environment have the current step count."""
         return TimeLimitSync(self._bypass, row)
 
+    @property
+    def innermost_envs(self) -> list[object]:
+        """The environments behind all wrappers."""
+        return [_innermost(env) for env in self.envs]
+
     def rebuild(self, row: int) -> None:
         """Closes an environment and constructs a new one for its row, as `Simulator.rebuild`."""
         old_env = self.envs[row]
@@ -306,6 +311,13 @@ def restore_env(env: _SupportsReset, set_state: Callable[[], object]) -> None:
     except UnknownClassError:
         env.reset()
         set_state()
+
+
+def _innermost(env: Any) -> object:
+    try:
+        return env.unwrapped
+    except AttributeError:  # of another class than gymnasium's
+        return getattr(env, "legacy_env", env)
 
 
 _NO_FINAL = object()

@@ -73,6 +73,11 @@ class EnvSimulator:
             self.observation_space, self.action_space = first_env.env.observation_space, first_env.env.action_space
             self.metadata["keys"] = first_env.keys
 
+    @property
+    def innermost_envs(self) -> list[object]:
+        """What is behind all transforms and wrappers of each environment."""
+        return [_innermost(env) for env in self.envs]
+
     def set_spaces(self, observation_space: Space, action_space: Space) -> None:
         """Sets the spaces of rows, from `resolve_spaces`, and chooses how environments are stepped."""
         self.observation_space, self.action_space = observation_space, action_space
@@ -242,6 +247,13 @@ def _are_alike(unwrapped: Sequence[UnwrappedGymEnv], metas: Sequence[EnvMetaData
 def _under_transforms(env: Any) -> Any:
     """Returns the base of a transformed environment, and other environments unchanged."""
     return env if env._unwrapped_gym() is not None else env.base_env
+
+
+def _innermost(env: Any) -> object:
+    """Returns what is behind all transforms and wrappers of an environment."""
+    if (unwrapped := env._unwrapped_gym()) is not None:
+        return unwrapped.env.unwrapped
+    return _innermost(env.base_env) if isinstance(getattr(env, "base_env", None), EnvBase) else env
 
 
 def _is_flat(env: Any) -> bool:
