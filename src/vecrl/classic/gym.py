@@ -127,7 +127,7 @@ class GymEnv(BaseEnv):
         """Steps the environment.
 
         Args:
-            action: a value that `int` converts for discrete actions; else as many numbers as an action has.
+            action: a whole number for discrete actions; else as many numbers as an action has, whole ones for integers.
 
         Returns:
             The next state as a new array, the reward, whether the episode ended, and the info. When it ended, the info

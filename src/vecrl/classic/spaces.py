@@ -93,14 +93,20 @@ def to_space_action(action: ArrayLike, space: spaces.Space) -> int | np.ndarray:
     """Returns an action in the form of its space: an int for Discrete, else an array of the space's dtype and shape.
 
     Raises:
-        SpaceError: the action has another number of elements, or is no number.
+        SpaceError: the action has another number of elements, is no number, or is no whole number for a space of
+            integers.
     """
     shape, array = space.shape or (), np.asarray(action)
     if array.size != math.prod(shape) or array.dtype.kind not in "fiub":
         raise SpaceError(f"Expected an action in {space}, got {action!r:.80} of shape {array.shape}.")
-    if isinstance(space, spaces.Discrete):
-        return int(array.item())
-    return array.astype(space.dtype, copy=False).reshape(shape)
+    with np.errstate(invalid="ignore"):  # checked below
+        converted = array.astype(space.dtype, copy=False)
+    if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise SpaceError(
+            f"Expected whole numbers that {converted.dtype} can hold for {space}, got {action!r:.80}. Round or clip "
+            "the values."
+        )
+    return int(converted.item()) if isinstance(space, spaces.Discrete) else converted.reshape(shape)
 
 
 def from_numbers(space: spaces.Space, numbers: np.ndarray) -> Any:

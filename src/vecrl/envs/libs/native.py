@@ -7,6 +7,7 @@ have another batch size. Both ways use the same functions of rows. This module m
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -244,12 +245,24 @@ class NativeEnv(EnvBase):
             action = action.detach()
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
-        # Elementwise, since a reduction over two or three options is slow. The result is in range for any input.
-        dtype = torch.int64 if self.batch_locked else self.simulator.dtype  # floats, which have gradients
-        action_index = action[:, 1].to(dtype)
-        for option in range(2, action.shape[-1]):
-            action_index = torch.maximum(action_index, action[:, option].to(action_index.dtype) * option)
-        return action_index
+        ones = action > 0.5  # floats may be rounded, since straight-through gradients add and subtract probabilities
+        if self.simulator.checks_values(action) and not _is_one_hot(action, ones):
+            raise SpaceError(
+                f"Expected one-hot rows of {action.shape[-1]} options, got {action!r:.80} of shape "
+                f"{tuple(action.shape)}. Use action_spec.encode to convert indices."
+            )
+        # Elementwise, since a reduction over two or three options is slow. The first of several ones counts, and the
+        # result is in range for any input.
+        index: Any = action.shape[-1] - 1
+        for option in range(action.shape[-1] - 2, -1, -1):
+            index = torch.where(ones[:, option], option, index)
+        if self.batch_locked:
+            return index
+        index = index.to(self.simulator.dtype)  # floats, which have gradients
+        if not action.requires_grad:
+            return index
+        slopes = (action * torch.arange(action.shape[-1], device=action.device)).sum(-1)
+        return index + slopes - slopes.detach()
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         state_before = self._state
@@ -354,6 +367,14 @@ class _NativeArrays:
         if first_obs is not None:
             out.add_first_obs(t + 1, row_index, [first_obs[row_index]])
         return True
+
+
+def _is_one_hot(action: Tensor, ones: Tensor) -> bool:
+    """Returns whether every entry of `action` `[rows, options]` is 0 or 1, and each row has a 1."""
+    has_one = reduce(torch.logical_or, ones.unbind(-1))
+    if action.dtype == torch.bool:
+        return bool(has_one.all())
+    return bool((((action - ones.to(action.dtype)).abs() < 1e-3).all(-1) & has_one).all())
 
 
 def _width(name: str) -> tuple[int, ...]:

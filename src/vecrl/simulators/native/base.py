@@ -17,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
@@ -242,9 +243,13 @@ class NativeSimulator(TaskRows):
         self._check_actions(tuple(actions.shape), (count, *self.action_space.shape), is_number, actions.dtype)
         if actions.dtype != self._action_dtype or actions.device != self._device:
             actions = actions.to(self._device, self._action_dtype)
-        if self._checks_range and not torch.compiler.is_compiling():
+        if self.checks_values(actions):
             check_discrete(actions, self.action_space, self.id)
         return actions
+
+    def checks_values(self, actions: Tensor) -> bool:
+        """Whether to check that actions are in range: by default on the CPU only, where reading them takes no time."""
+        return self._checks_range and not torch.compiler.is_compiling() and peek_interpreter_stack() is None
 
     def _numpy_actions(self, actions: ArrayLike | Tensor) -> np.ndarray:
         """Converts the actions of all rows to an array, as `as_actions` does to a tensor."""
