@@ -1,6 +1,5 @@
 """`vecrl envs`, `check`, `rollout` and `bench` with real environments."""
 
-import os
 import subprocess
 import sys
 from functools import partial
@@ -37,24 +36,6 @@ def test_traceback_flag_is_accepted_anywhere(capsys):
         main(["check", "nowhere::x"])
     assert end.value.code == 1
     assert "Traceback" not in capsys.readouterr().err
-
-
-MY_ENV = """
-import gymnasium
-from tests.fixtures.invalid_envs import Valid
-gymnasium.register("My-v0", Valid)
-"""
-
-
-def test_the_script_finds_modules_in_the_working_directory(tmp_path):
-    (tmp_path / "myenv.py").write_text(MY_ENV)
-    script = "import sys; sys.path.pop(0); sys.argv = ['vecrl', 'check', 'myenv:My-v0']\n"
-    script += "from vecrl.cli import main; main()"
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", script], **options)
-    assert done.returncode == 0, done.stderr
-    assert "All checks passed" in done.stdout
 
 
 # ---------------------------------------------------------------------- envs

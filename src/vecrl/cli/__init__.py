@@ -18,12 +18,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always; code 0, 1 for an error, 2 for wrong usage, 130 after an interrupt.
     """
+    if argv is None and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
+        del sys.path[0]  # added by `python -m`: a command runs no files of the folder in which it is called
     try:
         from .app import app
     except ImportError as error:
         sys.exit(f'{error}. The command line needs its extra: pip install "vecrl[cli]"')
-    if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as for `python -m`, so that "myenv:My-v0" is found in the current folder
     if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
         for name, value in HEADLESS.items():
             os.environ.setdefault(name, value)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .console import Settings, handle_errors, parse_pairs
+from .console import Settings, handle_errors, import_modules, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
@@ -64,6 +64,10 @@ PythonOption = Annotated[
         metavar="PATH", help="Another Python interpreter, on which the environment is made: for old libraries."
     ),
 ]
+ImportOption = Annotated[
+    list[str],
+    typer.Option("--import", metavar="MODULE", help="Module or Python file that registers environments; repeatable."),
+]
 BackendOption = Annotated[
     str,
     typer.Option(
@@ -94,10 +98,12 @@ def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tr
 def envs(
     prefix: Annotated[Optional[str], typer.Option(help="List all names of this prefix: gym, native, brax, …")] = None,  # noqa: UP045
     installed: Annotated[bool, typer.Option("--installed", help="List only what is installed.")] = False,
+    imports: ImportOption = [],  # noqa: B006
 ) -> None:
     """Lists the available environments by prefix, and for missing ones the command that installs them."""
     from .list_envs import show_envs
 
+    import_modules(imports)
     show_envs(prefix, installed)
 
 
@@ -107,6 +113,7 @@ def check(
     env: Env = None,
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,
+    imports: ImportOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Seed of all episodes.")] = 0,
     render: Annotated[bool, typer.Option("--render", help="Also check rendering.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
@@ -115,6 +122,7 @@ def check(
     from .check_command import check_env
     from .list_envs import require_env
 
+    import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
     if not check_env(require_env(env, "check"), env_kwargs, seed=seed, render=render, timeout=timeout):
         raise typer.Exit(1)
@@ -134,6 +142,7 @@ def rollout(
     seed: Seed = None,
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,
+    imports: ImportOption = [],  # noqa: B006
     video: Annotated[Optional[Path], typer.Option(help="Record one episode in this mp4, mkv or mov file.")] = None,  # noqa: UP045
     plot: Annotated[Optional[Path], typer.Option(help="Plot the returns in this png file.")] = None,  # noqa: UP045
     logger: LoggerOption = None,
@@ -144,6 +153,7 @@ def rollout(
     from .list_envs import require_env
     from .rollout import RolloutCommand
 
+    import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
     arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": env_kwargs}
     command = RolloutCommand(require_env(env, "rollout"), policy, episodes, envs, max_steps, seed, threads, arguments)
@@ -193,6 +203,7 @@ def evolve(
     video: Annotated[bool, typer.Option(help="Record a video of the best policy at the end.")] = True,
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,
+    imports: ImportOption = [],  # noqa: B006
     logger: LoggerOption = None,
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     resume: Annotated[Optional[Path], typer.Option(help="Resume the run in this folder.")] = None,  # noqa: UP045
@@ -202,15 +213,13 @@ def evolve(
     from .evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
+    import_modules(imports)
     arguments |= {"env_args": _env_kwargs(env_arg, python)}
     if resume is not None:
         source = context.get_parameter_source
-        explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"} - {
-            "resume"
-        }
-        if "python" in explicit_names:
-            explicit_names = {*explicit_names, "env_args"} - {"python"}
-        run = Evolution.resume(resume, {name: arguments.get(name) for name in explicit_names})
+        explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
+        changes = {name: arguments.get(name) for name in explicit_names - {"resume", "imports", "python", "env_arg"}}
+        run = Evolution.resume(resume, {**changes, "env_args": arguments["env_args"]})
     elif env is not None:
         run = Evolution.start(Options(**arguments), out)
     else:
@@ -238,11 +247,13 @@ def bench(
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,
+    imports: ImportOption = [],  # noqa: B006
     threads: Threads = 1,
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     from .bench import Bench
     from .list_envs import require_env
 
+    import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
     Bench(require_env(env, "bench"), env_kwargs, backends, workers, envs, seconds, device, threads).show()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -135,6 +139,43 @@ def _is_expected(error: Exception) -> bool:
     from ..errors import VecrlError
 
     return isinstance(error, VecrlError | GymnasiumError | ValueError | ImportError | OSError)
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Imports the modules that `--import` names, which register environments.
+
+    Args:
+        names: modules that are installed or on PYTHONPATH, or paths of Python files. The folder of a file is added at
+            the end of the import path, so that workers find the file too.
+
+    Raises:
+        ImportError: a module cannot be imported.
+        ValueError: a file does not exist, or another module has its name.
+    """
+    for name in names:
+        module = _module_of_file(Path(name)) if name.endswith(".py") else name
+        try:
+            import_module(module)
+        except Exception as error:  # the module may raise anything
+            raise ImportError(
+                f"Expected --import {name} to be importable, got {type(error).__name__}: {first_line(error, '')}. Give "
+                "an installed module, one on PYTHONPATH, or the path of a Python file."
+            ) from error
+
+
+def _module_of_file(path: Path) -> str:
+    """Adds the folder of a file to the import path; returns the name of the file's module."""
+    path = path.resolve()
+    if not path.is_file():
+        raise ValueError(f"Expected --import to name a Python file that exists, got {str(path)!r}. Correct the path.")
+    sys.path.append(str(path.parent))
+    found = find_spec(path.stem) if path.stem.isidentifier() else None
+    if found is None or found.origin is None or Path(found.origin).resolve() != path:
+        raise ValueError(
+            f"Expected a file that can be imported by its name, got {str(path)!r}. Rename it: {path.stem!r} is another "
+            "module, or no name of a module."
+        )
+    return path.stem
 
 
 def parse_pairs(pairs: list[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..policy.saved_policy import SavedPolicy
 from ..seeding import seed_for, stream_for
 from ..simulators.faster import faster_name
 from .console import INTERRUPTED, SlowNotice, console, first_line, status
+from .foreign_code import checked_env_args
 from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
 from .run_folder import RunFolder
@@ -81,20 +82,25 @@ class Evolution:
     def resume(cls, path: Path, changes: Mapping[str, Any]) -> Evolution:
         """Loads the run in the folder `path`, with some options changed.
 
+        What names code in the folder is used only if `changes` name it too, see `checked_env_args`.
+
         Raises:
-            ValueError: `path` is no run folder, or an option cannot change.
+            ValueError: `path` is no run folder, an option cannot change, or the folder names code that `changes` do not
+                name.
         """
         folder = RunFolder(path)
         config, state = folder.read_config(), folder.read_state()
         config.pop("vecrl", None)
-        unchangeable = set(changes) - CHANGEABLE_OPTIONS
+        unchangeable = set(changes) - CHANGEABLE_OPTIONS - {"env", "env_args"}
         if unchangeable:
             allowed = ", ".join(sorted(CHANGEABLE_OPTIONS))
             raise ValueError(
                 f"Expected only changes of {allowed} in a resumed run, got {', '.join(sorted(unchangeable))}."
             )
-        options = replace(Options.from_dict(config, folder.config), **changes)
-        return cls(options, folder, state)
+        saved = Options.from_dict(config, folder.config)
+        others = {name: value for name, value in changes.items() if name in CHANGEABLE_OPTIONS}
+        env_args = checked_env_args(folder.config, saved.env, saved.env_args, changes)
+        return cls(replace(saved, env_args=env_args, **others), folder, state)
 
     def write_config(self) -> None:
         """Writes the options and the version of vecrl to the folder."""

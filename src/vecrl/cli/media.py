@@ -18,7 +18,6 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 from ..policy.policy_io import PolicyIO
 from ..policy.population import creation_errors
@@ -60,7 +59,11 @@ def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
 
 def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, target: float | None = None) -> None:
     """Plots the returns over environment steps from the rows of metrics.csv, as a png."""
-    figure, axes = _figure(title)
+    with _figure(path, title) as axes:
+        _draw_curve(rows, axes, target)
+
+
+def _draw_curve(rows: Sequence[Mapping[str, float]], axes: Axes, target: float | None) -> None:
     steps = [row["steps"] for row in rows]
     marker = "o" if len(rows) < 3 else None
     best, mean = ([row[name] for row in rows] for name in ("best", "mean"))
@@ -78,29 +81,33 @@ def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, targ
     axes.set_ylabel("return of an episode")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
     axes.legend(loc="best", framealpha=0.8, edgecolor="none")
-    figure.savefig(path, format="png", dpi=120)
 
 
 def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
     """Plots a histogram of returns, as a png."""
-    figure, axes = _figure(title)
-    axes.hist(returns, bins="auto" if len(set(returns)) > 1 else 1, color="#9ecae1", edgecolor="#08519c")
-    axes.axvline(float(np.mean(returns)), color="#d95f0e", label=f"mean {np.mean(returns):.4g}")
-    axes.set_xlabel("return of an episode")
-    axes.set_ylabel("episodes")
-    axes.legend(loc="best", framealpha=0.8, edgecolor="none")
-    figure.savefig(path, format="png", dpi=120)
+    with _figure(path, title) as axes:
+        axes.hist(returns, bins="auto" if len(set(returns)) > 1 else 1, color="#9ecae1", edgecolor="#08519c")
+        axes.axvline(float(np.mean(returns)), color="#d95f0e", label=f"mean {np.mean(returns):.4g}")
+        axes.set_xlabel("return of an episode")
+        axes.set_ylabel("episodes")
+        axes.legend(loc="best", framealpha=0.8, edgecolor="none")
 
 
-def _figure(title: str) -> tuple[Figure, Axes]:
+@contextmanager
+def _figure(path: Path, title: str) -> Iterator[Axes]:
+    """A context that draws into the axes which it gives, and then writes the file."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the settings may be those of a matplotlibrc in the working folder, and start LaTeX
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        yield axes
+        figure.savefig(path, format="png", dpi=120)
 
 
 def record_video(

@@ -53,7 +53,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """Writes `config.yaml` atomically."""
-        _write_text(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        _write_text(self.config, yaml.dump(dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
         """Reads what `write_config` wrote.
@@ -67,14 +67,18 @@ class RunFolder:
             missing = "without config.yaml or state.ckpt"
             raise ValueError(f"Expected a run folder, got {self.path} {missing}. Give the folder of a run.{runs_hint}")
         try:
-            config = yaml.safe_load(self.config.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            text = self.config.read_text()
+            config = yaml.safe_load(text)
+            has_alias = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"Expected {self.config} to be YAML as the run wrote it, got an error: {reason}"
             ) from error
         if not isinstance(config, dict):
             raise ValueError(f"Expected {self.config} to contain a mapping, got {type(config).__name__}.")
+        if has_alias:  # a short text could describe a value without end
+            raise ValueError(f"Expected {self.config} without aliases (*), got one. Write the value out.")
         return config
 
     def append(self, row: Mapping[str, float]) -> None:
@@ -183,6 +187,13 @@ class RunFolder:
     def existing_files(self, *names: str) -> Sequence[tuple[str, Path]]:
         """Returns names and paths of these attributes, for files that exist."""
         return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value out, without aliases, which `RunFolder.read_config` refuses."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _cells(row: Mapping[str, float]) -> list[str]:

@@ -58,7 +58,7 @@ def foreign_env(
 
     Args:
         target: the function to call there: "MODULE:NAME" or "FILE.py:NAME". Modules are looked up in the environment of
-            the interpreter and in the working directory.
+            the interpreter, and in the working directory if it is on `sys.path` here.
         args, kwargs: its arguments: numbers, texts, arrays, lists and dicts.
         python: the interpreter, see `WorkerOptions`; None for that of the vector environment.
         modules: modules to import there before.

@@ -49,7 +49,11 @@ def _check_interpreter(path: str) -> None:
 
 
 def run_python(path: str, code: str) -> str:
-    """Runs code on an interpreter and returns the last line that it prints; "" if it prints none or fails."""
+    """Runs code on an interpreter and returns the last line that it prints; "" if it prints none or fails.
+
+    Modules in the working directory are not found.
+    """
+    code = f"import sys; del sys.path[0]; {code}"
     try:
         done = subprocess.run(
             [path, "-E", "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S

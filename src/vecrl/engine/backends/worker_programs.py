@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,9 +132,10 @@ class OtherPython:
 
     def __init__(self, python: str, descriptions: Sequence[list[EnvDescription]], options: WorkerOptions):
         folder = str(Path(__file__).parent)
+        hide_working_folder = "del sys.path[0]; " if {"", os.getcwd()}.isdisjoint(sys.path) else ""
         code = (  # NumPy first, since modules in this folder must not hide those that NumPy imports
-            f"import sys, numpy; sys.path.insert(0, {folder!r}); from foreign_worker.worker import main; "
-            "del sys.path[0]; main()"
+            f"import sys; {hide_working_folder}import numpy; sys.path.insert(0, {folder!r}); "
+            "from foreign_worker.worker import main; del sys.path[0]; main()"
         )
         self._descriptions = descriptions
         self._preload = list(options.preload)
