@@ -25,6 +25,7 @@ from vecrl.errors import (
     StepTimeout,
     VecrlError,
     VersionError,
+    VideoError,
     WorkerCrash,
     WorkerError,
     failures_to_error,
@@ -52,6 +53,7 @@ TIMED_OUT = Failure((3,), "step", "no reply within 1 s", worker=2, kind="timed_o
         (WorkerError, (RuntimeError,)),
         (WorkerCrash, (WorkerError,)),
         (StepTimeout, (WorkerError, TimeoutError)),
+        (VideoError, (OSError,)),
     ],
 )
 def test_errors_derive_from_builtin_exceptions(error: type[Exception], kinds: tuple[type[Exception], ...]) -> None:
@@ -62,7 +64,7 @@ def test_errors_derive_from_builtin_exceptions(error: type[Exception], kinds: tu
 def test_the_docstring_shows_every_exception() -> None:
     samples = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
-    assert len(classes) == 14
+    assert len(classes) == 15
     assert all(e.__name__ in samples for e in classes)
 
 

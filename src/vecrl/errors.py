@@ -12,6 +12,7 @@
     ├── StateError (ValueError)              a state cannot be captured, or cannot be restored into the object
     │   └── CheckpointError                  a file is no checkpoint, or is incomplete
     ├── NetParsingError (ValueError)         a network description is not in the grammar
+    ├── VideoError (OSError)                 a video could not be encoded or written
     └── WorkerError (RuntimeError)           one or more environments failed; also of the class of its cause
         ├── WorkerCrash                      their worker process ended
         └── StepTimeout (TimeoutError)       they did not reply within the timeout
@@ -85,6 +86,10 @@ class NetParsingError(VecrlError, ValueError):
         super().__init__(message + where)
         self.line = line
         self.column = column
+
+
+class VideoError(VecrlError, OSError):
+    """A video could not be encoded or written whole; a file that was there before is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 import torch
 from tensordict import MemoryMappedTensor
 
+from vecrl.errors import VideoError
 from vecrl.record.video import VideoWriter, frames_of, tile, to_rgb
 
 
@@ -199,3 +204,75 @@ def test_tiles_are_in_reading_order() -> None:
 def test_batches_of_videos_become_grids() -> None:
     frames = list(frames_of(torch.zeros(4, 5, 3, 6, 8)))
     assert [frame.shape for frame in frames] == [(12, 16, 3)] * 5
+
+
+NO_SPACE = """
+import resource, sys
+import numpy as np
+from vecrl.errors import VideoError
+from vecrl.record.video import VideoWriter
+frames = np.random.default_rng(0).integers(256, size=(40, 64, 64, 3), dtype=np.uint8)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+video = VideoWriter(sys.argv[1])
+try:
+    for frame in frames:
+        video.write(frame)
+    video.close()
+except VideoError as error:
+    print(error)
+print(video.is_closed)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".gif", ".png", ".pt", ".memmap"])
+def test_a_video_that_does_not_fit_is_an_error_and_keeps_the_file(tmp_path: Path, suffix: str) -> None:
+    """The process may write files of 20 kB only, as on a disk that is full then."""
+    path = tmp_path / f"film{suffix}"
+    path.write_bytes(b"a good film")
+    command = [sys.executable, "-W", "error", "-c", NO_SPACE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    message, is_closed = done.stdout.splitlines()
+    assert message.startswith(f"Expected to write the whole video {path}, got an error after ")
+    assert "Free disk space" in message
+    if suffix in (".mp4", ".mkv", ".mov", ".gif"):
+        assert "ffmpeg exited with status " in message
+        assert "File too large" in message
+    assert is_closed == "True"
+    assert path.read_bytes() == b"a good film"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_encoder_that_ends_early_is_an_error_of_write(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"a good film")
+    frame = np.zeros((512, 512, 3), np.uint8)  # larger than the buffer of a pipe
+    video = VideoWriter(path)
+    video.write(frame)
+    (encoder,) = [child for child in psutil.Process().children() if "ffmpeg" in child.name()]
+    os.kill(encoder.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, encoder.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(VideoError, match="ffmpeg exited with status -9"):
+        video.write(frame)
+    assert video.is_closed
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"a good film"
+
+
+@pytest.mark.parametrize("fps", [0, -1, math.nan, math.inf, "30", None])
+def test_wrong_rates_are_refused_before_a_file_is_made(tmp_path: Path, fps: Any) -> None:
+    with pytest.raises(ValueError, match="Expected fps to be a finite number above 0, got"):
+        VideoWriter(tmp_path / "film.mp4", fps=fps)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("frame", [None, "frame", [[1, 2], [3]], 3.5])
+def test_frames_that_are_no_arrays_are_refused(tmp_path: Path, frame: Any) -> None:
+    with (
+        VideoWriter(tmp_path / "film.mp4") as video,
+        pytest.raises(ValueError, match=r"Expected a frame as a tensor or an array, got \w+\. Convert it"),
+    ):
+        video.write(frame)
+    with pytest.raises(ValueError, match=r"Expected a video \[\.\.\., T, C, H, W\] as a tensor or an array"):
+        list(frames_of(frame))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -12,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import VideoError
 from ..snapshot.atomic_write import open_draft, replace_file
 from .raw_tensor import RawTensor
 
@@ -36,8 +42,10 @@ class VideoWriter:
         suffix, folder: the suffix and the folder of the temporary file if there is no path.
 
     Raises:
-        ValueError: the suffix is unknown.
+        ValueError: the suffix is unknown, or `fps` is no finite number above 0.
         ImportError: imageio-ffmpeg is not installed, which films need.
+        VideoError: (an OSError; also by `write` and `close`) the video could not be encoded or written whole, as on a
+            full disk. An existing file is kept, and the video is closed.
 
     >>> import tempfile, torch
     >>> folder = tempfile.TemporaryDirectory()
@@ -61,6 +69,7 @@ class VideoWriter:
         suffix = suffix if self.path is None else self.path.suffix.lower()
         if suffix not in VIDEO_SUFFIXES:
             raise ValueError(f"Expected a video file with a suffix of {VIDEO_SUFFIXES}, got {suffix or str(path)!r}.")
+        check_fps(fps)
         folder = Path(folder) if self.path is None else self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
         self._sink: _Sink | None = None
@@ -95,7 +104,12 @@ class VideoWriter:
         if self.num_frames and image.shape != self.frame_shape:
             raise ValueError(f"Expected frames of shape {self.frame_shape}, as the first, got {image.shape}.")
         self.frame_shape = image.shape
-        self._sink.write(image)
+        try:
+            with self._video_errors():
+                self._sink.write(image)
+        except VideoError:
+            self.discard()
+            raise
         self.num_frames += 1
 
     def close(self, path: str | Path | None = None) -> Path | None:
@@ -117,10 +131,14 @@ class VideoWriter:
             raise ValueError("Expected the path of the video, got none. Give one to the constructor or to close.")
         sink, self._sink = self._sink, None
         try:
-            sink.close()
-            if self.num_frames:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(self._draft, self.path)
+            with self._video_errors():
+                sink.close()
+                if self.num_frames:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    replace_file(self._draft, self.path)
+        except BaseException:
+            sink.discard()
+            raise
         finally:
             self._remove_draft()
         return self.path if self.num_frames else None
@@ -130,9 +148,21 @@ class VideoWriter:
         sink, self._sink = self._sink, None
         if sink is not None:
             try:
-                sink.close()
+                sink.discard()
             finally:
                 self._remove_draft()
+
+    @contextmanager
+    def _video_errors(self) -> Iterator[None]:
+        """A context in which errors of files and of libraries that write them become a `VideoError`."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch raises a RuntimeError if it cannot write
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise VideoError(
+                f"Expected to write the whole video {self.path or self._draft}, got an error after {self.num_frames} "
+                f"frames: {reason}. Free disk space, or change the frames, then record again."
+            ) from error
 
     def _remove_draft(self) -> None:
         self._draft.unlink(missing_ok=True)
@@ -152,6 +182,12 @@ class VideoWriter:
             self.discard()
 
 
+def check_fps(fps: object) -> None:
+    """Raises a ValueError unless `fps` is a finite number above 0."""
+    if not isinstance(fps, Real) or not 0 < float(fps) < math.inf:
+        raise ValueError(f"Expected fps to be a finite number above 0, got {fps!r}.")
+
+
 def to_rgb(frame: Tensor | np.ndarray) -> np.ndarray:
     """Returns a frame as an array `[H, W, 3]` uint8.
 
@@ -162,7 +198,9 @@ def to_rgb(frame: Tensor | np.ndarray) -> np.ndarray:
     Raises:
         ValueError: it has another shape or dtype.
     """
-    image = frame.detach().cpu().numpy() if isinstance(frame, Tensor) else np.asarray(frame)
+    image: Any = frame.detach().cpu().numpy() if isinstance(frame, Tensor) else frame
+    if not isinstance(image, np.ndarray):
+        raise ValueError(f"Expected a frame as a tensor or an array, got {type(frame).__name__}. Convert it.")
     if image.ndim == 3 and image.shape[-1] not in (1, 3, 4) and image.shape[0] in (1, 3, 4):
         image = np.moveaxis(image, 0, -1)
     if image.ndim == 2:
@@ -209,10 +247,11 @@ def frames_of(video: Tensor | np.ndarray) -> Iterator[np.ndarray]:
     """Yields the frames of a video `[T, C, H, W]`, `[T, H, W, C]`, or the same with leading sizes, as grids.
 
     Raises:
-        ValueError: the video has fewer than four dimensions.
+        ValueError: the video has fewer than four dimensions, or is no tensor or array.
     """
-    if video.ndim < 4:
-        raise ValueError(f"Expected a video [..., T, C, H, W], got shape {tuple(video.shape)}.")
+    if not isinstance(video, Tensor | np.ndarray) or video.ndim < 4:
+        got = f"shape {tuple(video.shape)}" if isinstance(video, Tensor | np.ndarray) else type(video).__name__
+        raise ValueError(f"Expected a video [..., T, C, H, W] as a tensor or an array, got {got}.")
     batch = video.reshape(math.prod(video.shape[:-4]), *video.shape[-4:])
     for step in range(batch.shape[1]):
         frames = batch[:, step]
@@ -228,6 +267,9 @@ class _Sink(Protocol):
     def write(self, image: np.ndarray) -> None: ...
 
     def close(self) -> None: ...
+
+    def discard(self) -> None:
+        """Ends the file, which is removed then; also after `close`."""
 
 
 def _make_sink(path: Path, fps: float) -> _Sink:
@@ -257,27 +299,68 @@ class _Film:
     """A film encoded by an ffmpeg process."""
 
     def __init__(self, path: Path, fps: float):
-        self._library, self._path, self._fps = require_ffmpeg(), path, fps
-        self._process: Any = None
+        self._program, self._path = require_ffmpeg().get_ffmpeg_exe(), path
+        self._rate = str(Fraction(fps).limit_denominator(65535))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", self._rate, "-i", "-", "-an"]
+        output = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "25"]
+        if self._path.suffix == ".gif":
+            output = ["-vcodec", "gif", "-pix_fmt", "pal8", "-filter_complex", _GIF_FILTER]
+        command = [self._program, "-y", "-v", "warning", *source, *output, str(self._path.absolute())]
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 -- no pipe, which could fill up
+        with warnings.catch_warnings():  # ffmpeg replaces the process before it could need a lock of JAX
+            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._messages,
+                start_new_session=True,  # an interrupt from the keyboard is for the caller
+                restore_signals=False,  # a file that is too large is an error and no signal
+            )
 
     def write(self, image: np.ndarray) -> None:
         image = _pad_to_even(image)
         if self._process is None:
-            size = image.shape[1], image.shape[0]
-            options: dict[str, Any] = {"macro_block_size": 2}
-            if self._path.suffix == ".gif":
-                filters = ["-filter_complex", _GIF_FILTER]
-                options = {"codec": "gif", "pix_fmt_out": "pal8", "macro_block_size": 1, "output_params": filters}
-            self._process = self._library.write_frames(str(self._path), size, fps=self._fps, **options)
-            with warnings.catch_warnings():  # ffmpeg replaces the process before it could need a lock of JAX
-                warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-                self._process.send(None)
-        self._process.send(image)
+            self._process = self._start(*image.shape[:2])
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(image.data)
+        except OSError as error:  # ffmpeg has ended
+            self._process.wait()
+            raise OSError(self._last_words()) from error
 
     def close(self) -> None:
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            try:
+                process.stdin.close()
+                ended_early = False
+            except OSError:
+                ended_early = True
+            if process.wait() or ended_early:
+                raise OSError(self._last_words())
+            self.discard()
+
+    def _last_words(self) -> str:
+        """Returns how ffmpeg ended and the end of what it printed."""
+        assert self._process is not None
+        self._messages.seek(0)
+        lines = self._messages.read().decode(errors="replace").splitlines()
+        return "; ".join([f"ffmpeg exited with status {self._process.returncode}", *lines[-3:]])
+
+    def discard(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.close()
+            assert process.stdin is not None
+            process.kill()
+            process.wait()
+            with suppress(OSError):  # frames that were not sent
+                process.stdin.close()
+            self._messages.close()
 
 
 class _ContactSheet:
@@ -301,6 +384,9 @@ class _ContactSheet:
 
             Image.fromarray(tile(self._images)).save(self._path, format="png")
 
+    def discard(self) -> None:
+        self._images = []
+
 
 class _TensorFile:
     """A tensor `[1, T, 3, H, W]` uint8 in a file."""
@@ -317,11 +403,14 @@ class _TensorFile:
         if self._is_bare:
             self._frames.close()
             return
-        try:
-            if self._frames.length:
-                torch.save(self._frames.read()[None], self._path)
-        finally:
-            self._frames.remove()
+        if self._frames.length:
+            torch.save(self._frames.read()[None], self._path)
+        self._frames.remove()
+
+    def discard(self) -> None:
+        with suppress(OSError):  # bytes that do not fit on the disk
+            self._frames.close()
+        self._frames.remove()
 
 
 def _pad_to_even(image: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ..video import VideoWriter, frames_of
+from ..video import VideoWriter, check_fps, frames_of
 
 
 class Logger(ABC):
@@ -40,6 +40,7 @@ class Logger(ABC):
     video_suffix = ".mp4"
 
     def __init__(self, exp_name: str, log_dir: str | Path):
+        check_fps(self.video_fps)
         self.exp_name, self.log_dir = exp_name, str(log_dir)
         self._counts: Counter[str] = Counter()
         self.experiment = self._create_experiment()
@@ -106,7 +107,8 @@ class Logger(ABC):
 
     def new_video(self, fps: float | None = None) -> VideoWriter:
         """Returns a video to write frames to, which `log_video` takes when it is complete."""
-        return VideoWriter(fps=fps or self.video_fps, suffix=self.video_suffix, folder=self._video_folder())
+        fps = self.video_fps if fps is None else fps
+        return VideoWriter(fps=fps, suffix=self.video_suffix, folder=self._video_folder())
 
     def log_video(
         self,
