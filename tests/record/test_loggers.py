@@ -39,7 +39,7 @@ def test_csv_files(tmp_path: Path) -> None:
     assert lines(folder / "scalars/loss/actor.csv") == ["5,1.0", "9,3.0"]
     assert lines(folder / "scalars/loss/critic.csv") == ["5,2.0"]
     assert lines(folder / "texts/note_1.txt") == ["hello"]
-    assert lines(folder / "texts/hparams0.txt") == ["lr: 0.001", "net.sizes: [4, 2]"]
+    assert lines(folder / "texts/hparams0.txt") == ["lr: 0.001", "net: {'sizes': [4, 2]}"]
     assert [line.rsplit(",", 1)[1] for line in lines(folder / "histograms/weights_2.csv")] == ["10"] * 10
     torch.testing.assert_close(torch.load(folder / "videos/eval/episode_2.pt", weights_only=True), VIDEO[None])
 
@@ -53,8 +53,8 @@ def test_csv_counts_values_without_a_step(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "exp/videos").iterdir()) == ["film_0.mp4", "film_1.mp4"]
 
 
-@pytest.mark.parametrize("name", ["../loss", "a/../../b", "", "/etc/loss"])
-def test_names_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../loss", "a/../../b", "", "/etc/loss", None, 3, "a\nb", "a\0b"])
+def test_wrong_names_are_refused(tmp_path: Path, name: Any) -> None:
     logger = CSVLogger("exp", log_dir=str(tmp_path / "logs"))
     with pytest.raises(ValueError, match="Expected a name such as 'train/loss'"):
         logger.log_scalar(name, 1.0)
@@ -76,6 +76,40 @@ def test_videos_without_frames_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Expected a video \[..., T, C, H, W\]"):
         logger.log_video("film", VIDEO[0])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 1, 4, 6), (5, 1, 4, 6), (2, 5, 3, 4, 6)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_tensor_files_keep_shape_and_dtype(tmp_path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    video = torch.rand(shape).mul(255).to(dtype)
+    expected = video if len(shape) == 5 else video[None]
+    CSVLogger("exp", log_dir=str(tmp_path)).log_video("film", video.clone().requires_grad_(dtype.is_floating_point))
+    torch.testing.assert_close(torch.load(tmp_path / "exp/videos/film_0.pt", weights_only=True), expected)
+    CSVLogger("exp", log_dir=str(tmp_path), video_format="memmap").log_video("raw", video.numpy())
+    assert (tmp_path / "exp/videos/raw_0.memmap").read_bytes() == expected.numpy().tobytes()
+
+
+@pytest.mark.parametrize("step", [float("nan"), -1, "x", 0.5, float("inf"), [1]])
+def test_wrong_steps_are_refused(tmp_path: Path, step: Any) -> None:
+    logger = CSVLogger("exp", log_dir=str(tmp_path))
+    with pytest.raises(ValueError, match="Expected a step that is a whole number of 0 or more, got"):
+        logger.log_scalar("loss", 1.0, step=step)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_steps_may_be_numbers_of_any_library(tmp_path: Path) -> None:
+    logger = CSVLogger("exp", log_dir=str(tmp_path))
+    for step in (1, np.int64(2), torch.tensor(3), 4.0):
+        logger.log_scalar("loss", 1.0, step=step)  # pyright: ignore[reportArgumentType]
+    assert lines(tmp_path / "exp/scalars/loss.csv") == ["1,1.0", "2,1.0", "3,1.0", "4,1.0"]
+
+
+@pytest.mark.parametrize("fps", [0, -1, float("nan")])
+def test_wrong_rates_of_videos_are_refused(tmp_path: Path, fps: float) -> None:
+    with pytest.raises(ValueError, match="Expected fps to be a finite number above 0"):
+        CSVLogger("exp", log_dir=str(tmp_path), video_fps=fps)
+    with pytest.raises(ValueError, match="Expected fps to be a finite number above 0"):
+        CSVLogger("exp", log_dir=str(tmp_path), video_format="mp4").log_video("film", VIDEO, fps=fps)
 
 
 @pytest.mark.parametrize("kind", ["", None])

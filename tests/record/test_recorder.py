@@ -273,3 +273,84 @@ def test_environments_without_images_are_refused() -> None:
         GymEnv("CartPole-v1").append_transform(PixelRenderTransform()).reset()
     with pytest.raises(RuntimeError, match="Expected PixelRenderTransform in an environment, got stored data"):
         PixelRenderTransform()(TensorDict())
+
+
+class Calls:
+    """A logger of another library: an object with `log_video`."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def log_video(self, name: str, video: torch.Tensor, step: int | None = None, **options: Any) -> None:
+        self.calls.append((name, video, step, options))
+
+
+def test_any_logger_with_log_video_gets_the_frames() -> None:
+    logger = Calls()
+    env = Screen((2,)).append_transform(VideoRecorder(logger, "run", skip=1, fps=7))
+    env.rollout(2)
+    assert [tuple(frame.shape) for frame in env.transform.obs] == [(3, 8, 20)] * 3
+    env.transform.dump()
+    env.transform.dump()
+    env.rollout(1)
+    env.transform.dump(suffix="late", step=9)
+    found = [(name, tuple(video.shape), video.dtype, step, options) for name, video, step, options in logger.calls]
+    fps = {"fps": 7}
+    assert found == [
+        ("run", (1, 3, 3, 8, 20), torch.uint8, 0, fps),
+        ("run_late", (1, 2, 3, 8, 20), torch.uint8, 9, fps),
+    ]
+    assert shades(logger.calls[0][1][0]) == [0, 10, 20]
+    assert env.transform.obs == []
+
+
+def test_frames_are_held_without_a_logger() -> None:
+    recorder = VideoRecorder(None, skip=1)
+    env = Screen(channels_first=False).append_transform(recorder)
+    check_env_specs(env)
+    recorder.dump()
+    assert recorder.obs == []
+    env.rollout(3)
+    env.close()
+    assert shades(torch.stack(recorder.obs)) == [0, 10, 20, 30]
+    assert recorder.obs[0].dtype == torch.uint8
+
+
+def test_frames_become_an_animation(tmp_path: Path) -> None:
+    from PIL import Image
+
+    recorder = VideoRecorder(None, skip=1)
+    Screen().append_transform(recorder).rollout(3)
+    animation = recorder.to_animation(title="run", interval=100)
+    assert len(recorder.obs) == 4
+    animation.save(tmp_path / "run.gif", writer="pillow")
+    with Image.open(tmp_path / "run.gif") as image:
+        assert getattr(image, "n_frames", 1) == 4
+    recorder.to_animation(clear=True).save(tmp_path / "again.gif", writer="pillow")
+    assert recorder.obs == []
+    with pytest.raises(ValueError, match=r"Expected frames in obs, got none\. Step the environment"):
+        recorder.to_animation()
+
+
+def test_animations_need_frames_and_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = recording(tmp_path, Screen(), skip=1)
+    env.rollout(1)
+    with pytest.raises(ValueError, match="Use logger=None to hold them"):
+        env.transform.to_animation()
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.animation", None)
+    with pytest.raises(ImportError, match="Expected matplotlib for animations, got none"):
+        env.transform.to_animation()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("logs", "run"), TypeError, "Expected a logger with log_video, or None, got str"),
+        ((Calls(), None), TypeError, "Expected a tag as text"),
+        ((Calls(), "run", None, None, None, None, None, -1), ValueError, "Expected fps to be a finite number above 0"),
+        ((None, None, None, None, None, None, None, float("nan")), ValueError, "Expected fps to be a finite number"),
+    ],
+)
+def test_wrong_arguments_of_a_recorder_are_refused(arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        VideoRecorder(*arguments)

@@ -20,7 +20,7 @@ from ..snapshot.atomic_write import atomic_file
 from ..specs import Composite, NonTensor, Unbounded
 from .loggers import Logger
 from .raw_tensor import RawTensor
-from .video import VideoWriter, tile, to_rgb
+from .video import VideoWriter, check_fps, tile, to_rgb
 
 __all__ = ["PixelRenderTransform", "TensorDictRecorder", "VideoRecorder"]
 
@@ -28,11 +28,13 @@ __all__ = ["PixelRenderTransform", "TensorDictRecorder", "VideoRecorder"]
 class VideoRecorder(ObservationTransform):
     """Records images of resets and steps as a video, which `dump` gives to a logger.
 
-    Frames are written to a file as they arrive, so memory does not grow. Images pass unchanged.
+    With a logger of vecrl, frames are written to a file as they arrive, so memory does not grow. Otherwise they are
+    held in `obs` until `dump`. Images pass unchanged.
 
     Args:
-        logger: writes the videos.
-        tag: the name of the videos.
+        logger: writes the videos: one of `vecrl.record`, or any object with `log_video(name, video, step=...)`, which
+            gets `[1, T, 3, H, W]` uint8, and `fps` if it was given. None for no logger; `dump` then drops the frames.
+        tag: the name of the videos; None without a logger.
         in_keys: the key of the images, `[*batch, 3, H, W]` or `[*batch, H, W, 3]`, uint8 or floats in [0, 1]; by
             default "pixels".
         skip: record every `skip`-th image; by default 2 in an environment, 1 on stored data.
@@ -41,8 +43,12 @@ class VideoRecorder(ObservationTransform):
         out_keys: keys at which the images are written again.
         fps: frames per second; by default that of the logger.
 
+    Attributes:
+        obs: the frames since the last `dump`, each `[3, H, W]` uint8 on the CPU; empty with a logger of vecrl.
+
     Raises:
-        ValueError: `skip` or `center_crop` is less than 1, or `in_keys` are several.
+        TypeError: the logger has no `log_video`, or a logger has no tag.
+        ValueError: `skip` or `center_crop` is less than 1, `in_keys` are several, or `fps` is no finite number above 0.
 
     >>> import tempfile
     >>> from vecrl.envs import GymEnv
@@ -59,12 +65,12 @@ class VideoRecorder(ObservationTransform):
     >>> folder.cleanup()
     """
 
-    excluded_from_state = ("logger", "_video")
+    excluded_from_state = ("logger", "_video", "obs")
 
     def __init__(
         self,
-        logger: Logger,
-        tag: str,
+        logger: Any,
+        tag: str | None = None,
         in_keys: Sequence[Key] | None = None,
         skip: int | None = None,
         center_crop: int | None = None,
@@ -78,21 +84,31 @@ class VideoRecorder(ObservationTransform):
         for name, value in (("skip", skip), ("center_crop", center_crop)):
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} of 1 or more, got {value}.")
+        if fps is not None:
+            check_fps(fps)
+        if logger is not None and not callable(getattr(logger, "log_video", None)):
+            raise TypeError(f"Expected a logger with log_video, or None, got {type(logger).__name__}.")
+        if logger is not None and not isinstance(tag, str):
+            raise TypeError(f"Expected a tag as text, the name of the videos in the logger, got {tag!r}.")
         super().__init__(in_keys=in_keys, out_keys=out_keys)
         self.logger, self.tag, self.skip = logger, tag, skip
         self._center_crop, self._fps = center_crop, fps
         self._make_grid = make_grid is not False
         self._video: VideoWriter | None = None
+        self.obs: list[Tensor] = []
         self._num_images = self._num_dumps = 0
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         self._num_images += 1
         skip = (1 if self.parent is None else 2) if self.skip is None else self.skip
         if self._num_images % skip == 0:
-            if self._video is None:
+            if self._video is None and isinstance(self.logger, Logger):
                 self._video = self.logger.new_video(self._fps)
             for frame in self._frames_of(value):
-                self._video.write(frame)
+                if self._video is None:
+                    self.obs.append(torch.from_numpy(frame).permute(2, 0, 1))
+                else:
+                    self._video.write(frame)
         return value
 
     def _frames_of(self, images: Tensor) -> list[np.ndarray]:
@@ -106,26 +122,72 @@ class VideoRecorder(ObservationTransform):
         return spec
 
     def dump(self, suffix: str | None = None, step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Gives the video since the last call to the logger, and begins a new one. No effect without images.
+        """Gives the video since the last call to the logger, and starts a new one. No effect without images.
 
         Args:
             suffix: is added to the name, as "TAG_SUFFIX".
             step: the step of the video; by default the number of earlier videos.
         """
         video, self._video = self._video, None
+        frames, self.obs = self.obs, []
         self._num_images = 0
-        if video is None:
+        if self.logger is None or (video is None and not frames):
             return
         name = self.tag if suffix is None else f"{self.tag}_{suffix}"
-        self.logger.log_video(name, video, step=self._num_dumps if step is None else step)
+        step = self._num_dumps if step is None else step
+        if video is not None:
+            self.logger.log_video(name, video, step=step)
+        else:
+            options = {} if self._fps is None else {"fps": self._fps}
+            self.logger.log_video(name, torch.stack(frames)[None], step=step, **options)
         self._num_dumps += 1
 
+    def to_animation(
+        self, *, title: str | None = None, interval: int = 50, repeat_delay: int = 1000, clear: bool = False
+    ) -> Any:
+        """Returns the frames in `obs` as a `matplotlib.animation.ArtistAnimation`.
+
+        Its `to_jshtml()` shows it in a notebook, and its `save` writes a file.
+
+        Args:
+            title: the title of the plot.
+            interval: the time between frames in milliseconds.
+            repeat_delay: the time before the animation starts again, in milliseconds.
+            clear: whether to drop the frames, as `dump` does without a logger.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            ValueError: there are no frames; a logger of vecrl writes them to its files at once.
+        """
+        try:
+            from matplotlib.animation import ArtistAnimation
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError(
+                "Expected matplotlib for animations, got none. Install it with: pip install matplotlib"
+            ) from error
+        if not self.obs:
+            reason = "Step the environment." if not isinstance(self.logger, Logger) else "Use logger=None to hold them."
+            raise ValueError(f"Expected frames in obs, got none. {reason}")
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.set_axis_off()
+        if title is not None:
+            axes.set_title(title)
+        images = [[axes.imshow(frame.permute(1, 2, 0).numpy(), animated=True)] for frame in self.obs]
+        if clear:
+            self.obs = []
+        return ArtistAnimation(figure, images, interval=interval, repeat_delay=repeat_delay)
+
     def close(self) -> None:
-        """Gives the rest of the video to the logger."""
-        self.dump()
+        """Gives the rest of the video to the logger. Without a logger, `obs` keeps the frames."""
+        if self.logger is not None:
+            self.dump()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_video": None}
+        return {**super().__getstate__(), "_video": None, "obs": []}
 
 
 class TensorDictRecorder(StatelessTransform):

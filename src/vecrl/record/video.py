@@ -243,15 +243,20 @@ def tile(frames: Tensor | np.ndarray | Sequence[np.ndarray], columns: int | None
     return grid.reshape(rows * height, columns * width, channels)
 
 
+def check_video(video: object) -> None:
+    """Raises a ValueError unless `video` is a tensor or an array with four dimensions or more."""
+    if not isinstance(video, Tensor | np.ndarray) or video.ndim < 4:
+        got = f"shape {tuple(video.shape)}" if isinstance(video, Tensor | np.ndarray) else type(video).__name__
+        raise ValueError(f"Expected a video [..., T, C, H, W] as a tensor or an array, got {got}.")
+
+
 def frames_of(video: Tensor | np.ndarray) -> Iterator[np.ndarray]:
     """Yields the frames of a video `[T, C, H, W]`, `[T, H, W, C]`, or the same with leading sizes, as grids.
 
     Raises:
         ValueError: the video has fewer than four dimensions, or is no tensor or array.
     """
-    if not isinstance(video, Tensor | np.ndarray) or video.ndim < 4:
-        got = f"shape {tuple(video.shape)}" if isinstance(video, Tensor | np.ndarray) else type(video).__name__
-        raise ValueError(f"Expected a video [..., T, C, H, W] as a tensor or an array, got {got}.")
+    check_video(video)
     batch = video.reshape(math.prod(video.shape[:-4]), *video.shape[-4:])
     for step in range(batch.shape[1]):
         frames = batch[:, step]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from abc import ABC, abstractmethod
@@ -51,6 +52,7 @@ class Logger(ABC):
 
     def _next_step(self, series: str, step: int | None) -> int:
         """Counts a value of a series, and returns its step: `step`, or the number of earlier values."""
+        step = None if step is None else parse_step(step)
         count = self._counts[series]
         self._counts[series] += 1
         return count if step is None else step
@@ -200,14 +202,30 @@ def histogram(data: Sequence[float] | Tensor, bins: int | None) -> tuple[list[in
     return counts.tolist(), edges.tolist()
 
 
+def parse_step(step: object) -> int:
+    """Returns a step as an int.
+
+    Raises:
+        ValueError: it is no whole number of 0 or more.
+    """
+    number: Any = step.item() if isinstance(step, Tensor | np.ndarray) and step.ndim == 0 else step
+    if (
+        not isinstance(number, int | float | np.integer | np.floating)
+        or not 0 <= number < math.inf
+        or number != int(number)
+    ):
+        raise ValueError(f"Expected a step that is a whole number of 0 or more, got {step!r}.")
+    return int(number)
+
+
 def series_path(folder: Path, name: str, suffix: str) -> Path:
     """Returns the path of the file of a series in `folder`, and makes its folder.
 
     Raises:
-        ValueError: the name is empty or leads out of the folder.
+        ValueError: the name is no text, is empty, has characters such as line breaks, or leads out of the folder.
     """
-    parts = name.split("/")
-    if not all(parts) or ".." in parts or any("\0" in part for part in parts):
+    parts = name.split("/") if isinstance(name, str) and name.isprintable() else [""]
+    if not all(parts) or ".." in parts:
         raise ValueError(f"Expected a name such as 'train/loss', got {name!r}.")
     path = folder.joinpath(*parts[:-1], parts[-1] + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)

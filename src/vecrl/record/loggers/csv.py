@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from ..video import VIDEO_SUFFIXES, VideoWriter
-from .base import Logger, flatten, histogram, series_path
+from ...snapshot.atomic_write import atomic_file
+from ..video import VIDEO_SUFFIXES, VideoWriter, check_video
+from .base import Logger, histogram, series_path
 
 
 class CSVLogger(Logger):
@@ -21,8 +24,8 @@ class CSVLogger(Logger):
     Args:
         exp_name: the name of the experiment, which is the name of its folder.
         log_dir: the folder of all experiments; by default "csv_logs".
-        video_format: "pt" (a tensor `[1, T, 3, H, W]` uint8), "memmap" (its bytes), or a film or picture: "mp4", "mkv",
-            "mov", "gif", "png" (a contact sheet).
+        video_format: "pt" (the tensor with the shape and dtype that it has; `[1, T, 3, H, W]` uint8 from recorders),
+            "memmap" (its bytes), or a film or picture: "mp4", "mkv", "mov", "gif", "png" (a contact sheet).
         video_fps: frames per second.
 
     Attributes:
@@ -57,8 +60,8 @@ class CSVLogger(Logger):
 
     def _next_path(self, kind: str, name: str, suffix: str, step: int | None) -> Path:
         """Returns the path of the next file of a series that has one file per step."""
-        step = self._next_step(f"{kind}/{name}", step)
-        return series_path(self.experiment / kind, f"{name}_{step}", suffix)
+        path = series_path(self.experiment / kind, name, "")
+        return path.with_name(f"{path.name}_{self._next_step(f'{kind}/{name}', step)}{suffix}")
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Adds a line "step,value" to `scalars/NAME.csv`."""
@@ -78,10 +81,36 @@ class CSVLogger(Logger):
             csv.writer(file, lineterminator="\n").writerows(zip(edges[:-1], edges[1:], counts, strict=True))
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
-        """Writes the settings as lines "name: value" to the next file `texts/hparamsN.txt`."""
+        """Writes the settings as lines "name: value", sorted by name, to the next file `texts/hparamsN.txt`."""
         number = self._next_step("hparams", None)
-        lines = [f"{name}: {_to_text(value)}\n" for name, value in flatten(cfg, ".").items()]
-        series_path(self.experiment / "texts", f"hparams{number}", ".txt").write_text("".join(lines))
+        lines = sorted(f"{name}: {value}" for name, value in cfg.items())
+        series_path(self.experiment / "texts", f"hparams{number}", ".txt").write_text("\n".join(lines))
+
+    def log_video(
+        self,
+        name: str,
+        video: Tensor | np.ndarray | VideoWriter,
+        step: int | None = None,
+        *,
+        fps: float | None = None,
+    ) -> None:
+        """Writes a video, see `Logger.log_video`.
+
+        The formats "pt" and "memmap" keep shape and dtype of `[N, T, C, H, W]`; `[T, C, H, W]` gets a first size of 1.
+        """
+        if isinstance(video, VideoWriter) or self.video_suffix not in (".pt", ".memmap"):
+            super().log_video(name, video, step, fps=fps)
+            return
+        check_video(video)
+        if not math.prod(video.shape):
+            raise ValueError(f"Expected a video with frames for {name!r}, got none.")
+        tensor = torch.as_tensor(video).detach().cpu()
+        tensor = tensor[None] if tensor.ndim == 4 else tensor
+        with atomic_file(self._next_path("videos", name, self.video_suffix, step)) as file:
+            if self.video_suffix == ".pt":
+                torch.save(tensor.clone(memory_format=torch.contiguous_format), file)
+            else:
+                file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
     def _add_video(self, name: str, video: VideoWriter, step: int | None) -> None:
         video.close(self._next_path("videos", name, self.video_suffix, step))
@@ -94,10 +123,3 @@ class CSVLogger(Logger):
         for path in sorted(self.experiment.rglob("*")):
             if path.is_file():
                 print(f"{path.relative_to(self.experiment)}  {path.stat().st_size}")
-
-
-def _to_text(value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except TypeError:
-        return str(value)
