@@ -128,6 +128,11 @@ def test_validation_imports_errors_only() -> None:
     assert _disallowed_imports("validation.py", ("vecrl.errors",), {"numpy"}) == []
 
 
+def test_the_messages_about_environments_import_spaces_only() -> None:
+    seams = ("vecrl.errors", "vecrl.engine.space_layout")
+    assert _disallowed_imports("gym_interface.py", seams, {"gymnasium"}) == []
+
+
 def test_snapshot_imports_numpy_only() -> None:
     assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
@@ -179,6 +184,7 @@ def test_interop_imports_peers_in_functions_only() -> None:
 
 def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.snapshot", "vecrl.errors", "vecrl.validation")
+    below = (*below, "vecrl.gym_interface")
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
@@ -206,7 +212,7 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
     base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.validation")
     below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.single_env")
-    below = (*below, "vecrl.simulators.roboschool")
+    below = (*below, "vecrl.simulators.roboschool", "vecrl.gym_interface")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):
         name = f"classic/{path.name}"
@@ -279,7 +285,7 @@ ENV_LIBRARIES = {
 
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
-    seams = (*seams, "vecrl.snapshot", "vecrl.registries", "vecrl.validation", "vecrl.cores")
+    seams = (*seams, "vecrl.snapshot", "vecrl.registries", "vecrl.validation", "vecrl.cores", "vecrl.gym_interface")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = SIMULATOR_LIBRARIES.get(path.stem, set())

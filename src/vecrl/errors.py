@@ -321,21 +321,25 @@ def _unpickle_exception(body: object) -> BaseException | None:
 
 
 def _describe(failure: Failure) -> str:
-    ids = _describe_ids(failure.env_ids)
-    plural = "s" if len(failure.env_ids) > 1 else ""
     process = f", pid {failure.pid}" if failure.pid else ""
-    head = f"environment{plural} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
+    head = f"{name_ids(failure.env_ids)} (worker {failure.worker}{process}) in {failure.command!r}"
     if failure.command == "step" and failure.step:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"
     return f"{text}\n{_indent(failure.traceback)}" if failure.traceback else text
 
 
-def _describe_ids(ids: Sequence[int]) -> str:
-    """Returns the ids as text; many consecutive ones as the first and the last."""
+def name_ids(ids: Sequence[int]) -> str:
+    """Returns the ids of environments as text; many consecutive ones as the first and the last.
+
+    >>> name_ids([3]), name_ids(range(64))
+    ('environment 3', 'environments 0 to 63')
+    """
+    if len(ids) == 1:
+        return f"environment {ids[0]}"
     if len(ids) > MAX_IDS and tuple(ids) == tuple(range(ids[0], ids[0] + len(ids))):
-        return f"{ids[0]} to {ids[-1]}"
-    return ", ".join(map(str, ids))
+        return f"environments {ids[0]} to {ids[-1]}"
+    return f"environments {', '.join(map(str, ids))}"
 
 
 def _indent(text: str) -> str:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike
 
+from ..gym_interface import raise_explained, read_reset
 from ..simulators.gym_factory import as_gymnasium, make
 from ..simulators.registry import SEPARATOR, find_entry
 from ..validation import check_seed
@@ -121,7 +122,12 @@ class GymEnv(BaseEnv):
 
     def reset(self) -> np.ndarray:
         seed, self._seed = self._seed, None
-        return np.array(self.env.reset(seed=seed)[0])
+        try:
+            result = self.env.reset(seed=seed)
+        except (TypeError, ValueError) as error:
+            raise_explained(error, self.env)
+            raise
+        return np.array(read_reset(result, self.env)[0])
 
     def step(self, action: ArrayLike) -> Step:
         """Steps the environment.
@@ -134,7 +140,12 @@ class GymEnv(BaseEnv):
             has "TimeLimit.truncated": True if it was truncated and not terminated. If it was both, "TimeLimit.reached"
             is True.
         """
-        obs, reward, terminated, truncated, info = self.env.step(to_space_action(action, self.env.action_space))
+        action = to_space_action(action, self.env.action_space)
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except (TypeError, ValueError) as error:
+            raise_explained(error, self.env)
+            raise
         return np.array(obs), float(reward), *to_classic_done(bool(terminated), bool(truncated), info)
 
     def get_state_info(self) -> SpaceInfo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from ..errors import Failure, OutOfSpecError, SpaceError, failures_to_error
+from ..errors import Failure, OutOfSpecError, SpaceError, failures_to_error, name_ids
 from .pool_options import PoolOptions, Spaces
 from .space_layout import Layout
 from .worker import WorkerInfo, WorkerSpec
@@ -23,10 +23,15 @@ def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Excep
     """
     if not all(isinstance(failure.exception, SpaceError) for failure in failures):
         return failures_to_error(failures)
-    texts = [(f"environment {failure.env_ids[0] + env_id_offset}: ", str(failure.exception)) for failure in failures]
+    ids_by_text: dict[str, list[int]] = {}
+    for failure in failures:
+        ids_by_text.setdefault(str(failure.exception), []).extend(i + env_id_offset for i in failure.env_ids)
     prefix = "environment "  # in the text of a pool that runs in the worker
+    lines = [
+        text if text.startswith(prefix) else f"{name_ids(sorted(ids))}: {text}" for text, ids in ids_by_text.items()
+    ]
     cls = OutOfSpecError if all(isinstance(failure.exception, OutOfSpecError) for failure in failures) else SpaceError
-    return cls("\n".join(text if text.startswith(prefix) else name + text for name, text in texts))
+    return cls("\n".join(lines))
 
 
 def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], options: PoolOptions) -> Spaces:

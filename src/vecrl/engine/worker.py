@@ -373,11 +373,16 @@ def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
 
 
 def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:
-    """Returns a `Failure` for an exception, also if the exception's own `__str__` raises."""
+    """Returns a `Failure` for an exception, also if the exception's own `__str__` raises.
+
+    An exception that was made to explain another one, and never raised, has no traceback.
+    """
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:
         text = f"{type(error).__name__} (its __str__ raised)"
+    if error.__traceback__ is None and error.__cause__ is None:
+        return Failure(ids, command, text, "", worker, os.getpid(), step, error)
     try:
         trace = "".join(traceback.format_exception(error))
     except Exception:

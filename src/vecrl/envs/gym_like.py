@@ -16,10 +16,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
+from ..gym_interface import reset_error, step_error
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
 from .fast_paths import bypassed_by
-from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .keys import Key, key_path
 from .library_env import LibraryEnv
@@ -134,7 +134,7 @@ class GymLikeEnv(LibraryEnv):
     def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
         """Converts the return value of the library's `step` to (obs, reward, terminated, truncated, done, info)."""
         if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
-            raise step_output_error(step_outputs_tuple)
+            raise step_error(step_outputs_tuple, self._env)
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
@@ -142,7 +142,7 @@ class GymLikeEnv(LibraryEnv):
     def _reset_output_transform(self, reset_outputs_tuple: object) -> tuple[Any, dict[str, Any]]:
         """Converts the return value of the library's `reset` to (obs, info)."""
         if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
-            raise reset_output_error(reset_outputs_tuple)
+            raise reset_error(reset_outputs_tuple, self._env)
         obs, info = reset_outputs_tuple
         return obs, info
 

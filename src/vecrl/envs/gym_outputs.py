@@ -1,4 +1,4 @@
-"""Slow checks of the return values of gymnasium's `reset` and `step`, and their error messages.
+"""Slow checks of the observations and rewards that gymnasium's `reset` and `step` return.
 
 The caller accepts valid values by a fast check of their attributes, and calls this module only for the others. It must
 not know TensorDicts.
@@ -65,24 +65,3 @@ def to_float(reward: object) -> float:
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise SpaceError(f"Expected a number as reward, got {describe(reward)}. Return a float or an int.")
     return float(array.reshape(()))
-
-
-def step_output_error(result: object) -> SpaceError:
-    """Returns the error for a `step` that did not return a tuple of five."""
-    return SpaceError(
-        f"Expected step() to return (obs, reward, terminated, truncated, info), got {_describe_result(result)}. "
-        "An environment of the old gym, which returns (obs, reward, done, info), must derive from gym.Env; GymEnv "
-        'makes it by name after set_gym_backend("gym").'
-    )
-
-
-def reset_output_error(result: object) -> SpaceError:
-    """Returns the error for a `reset` that did not return a tuple of two."""
-    return SpaceError(
-        f"Expected reset() to return (obs, info), got {_describe_result(result)}. Return {{}} if there is no info. "
-        "An environment of the old gym, which returns obs alone, must derive from gym.Env."
-    )
-
-
-def _describe_result(result: object) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else describe(result)  # pyright: ignore[reportUnknownArgumentType]

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
+from ..gym_interface import check_declared
 from .legacy_gym import LegacyGymAdapter
 from .registry import SEPARATOR, find_entry
 from .wrapper_bypass import Env, EnvReset, EnvStep
@@ -26,7 +27,12 @@ _NAMESPACES = {"ALE": "ale_py"}  # the modules that register them
 
 
 def as_gymnasium(env: object) -> Env:
-    """Returns a gymnasium environment unchanged, and any other environment in a `LegacyGymAdapter`."""
+    """Returns a gymnasium environment unchanged, and any other environment in a `LegacyGymAdapter`.
+
+    Raises:
+        SpaceError: it is no environment, or has no spaces.
+    """
+    check_declared(env)
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
 
 

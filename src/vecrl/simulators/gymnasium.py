@@ -17,6 +17,7 @@ import numpy as np
 from ..engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ..engine.space_layout import AnySpace, Layout, Tree, check_element
 from ..errors import OutOfSpecError, SpaceError
+from ..gym_interface import check_env, explain, read_reset
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
@@ -57,7 +58,7 @@ class GymnasiumSimulator:
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
-        self.envs = make_all(env_fns, _check_env)
+        self.envs = make_all(env_fns, check_env)
         self._env_fns = env_fns
         self.num_envs = len(self.envs)
         first_env = self.envs[0]
@@ -100,11 +101,12 @@ class GymnasiumSimulator:
         keywords = options if isinstance(options, ResetKeywords) else {"options": options}
         for j, row in enumerate(rows):
             try:
-                obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], **keywords)  # pyright: ignore[reportArgumentType]
+                result = self.envs[row].reset(seed=None if seeds is None else seeds[j], **keywords)  # pyright: ignore[reportArgumentType]
+                obs, info = read_reset(result, self.envs[row])
                 if info:
                     notes.infos.append((row, info))
             except ENV_EXCEPTIONS as error:
-                notes.failures.append((row, error))
+                notes.failures.append((row, explain(error, self.envs[row])))
                 continue
             self._bypass.after_reset(row)
             ok_rows.append(row)
@@ -141,12 +143,12 @@ class GymnasiumSimulator:
                         final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
                         if info:
                             notes.final_infos.append((row, info))
-                        obs, info = bypass.resets[row]()
+                        obs, info = read_reset(bypass.resets[row](), self.envs[row])
                         bypass.after_reset(row)
                 if info:
                     notes.infos.append((row, info))
             except ENV_EXCEPTIONS as error:
-                notes.failures.append((row, error))
+                notes.failures.append((row, explain(error, self.envs[row])))
                 obs, reward = None, np.nan
             obs_list.append(obs)
             rewards.append(reward)
@@ -179,11 +181,11 @@ class GymnasiumSimulator:
                     final = _copied(obs)  # a copy, since the reset may overwrite it
                     if info:
                         notes.final_infos.append((0, info))
-                    obs, info = bypass.resets[0]()
+                    obs, info = read_reset(bypass.resets[0](), self.envs[0])
                     bypass.after_reset(0)
         except ENV_EXCEPTIONS as error:
             failed_notes = StepNotes()
-            failed_notes.failures.append((0, error))
+            failed_notes.failures.append((0, explain(error, self.envs[0])))
             out.reward[0] = np.nan
             return failed_notes
         if notes.done_rows:
@@ -270,7 +272,7 @@ class GymnasiumSimulator:
         old_env = self.envs[row]
         close_all([old_env])
         env = self._env_fns[row]()
-        _check_env(env)
+        check_env(env)
         for name in ("observation_space", "action_space"):
             if (actual := getattr(env, name)) != (expected := getattr(old_env, name)):
                 raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")
@@ -352,11 +354,6 @@ def _drop_failed(
     out.terminated[failed_index] = out.truncated[failed_index] = False
     remaining = [(row, obs) for row, obs in zip(rows, obs_list, strict=True) if row not in failed_rows]
     return [row for row, _ in remaining], [obs for _, obs in remaining], final_obs_list
-
-
-def _check_env(env: object) -> None:
-    if not callable(getattr(env, "step", None)):
-        raise TypeError(f"Expected a function that returns an environment, got {env!r:.80} from it.")
 
 
 def make_all(makers: Sequence[Callable[[], E]], check: Callable[[E], None]) -> list[E]:

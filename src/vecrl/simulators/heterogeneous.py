@@ -206,9 +206,11 @@ class _DuckTypedFactory:
 
     def __call__(self) -> Any:
         env = self.make()
-        has_spaces = hasattr(env, "observation_space") and hasattr(env, "action_space")
-        if (isinstance(env, gymnasium.Env) and has_spaces) or not callable(getattr(env, "step", None)):
-            return env  # the caller reports an environment without `step`
+        spaces = getattr(env, "observation_space", None), getattr(env, "action_space", None)
+        is_complete = isinstance(env, gymnasium.Env) and all(isinstance(space, gymnasium.Space) for space in spaces)
+        is_invalid = isinstance(env, type | gymnasium.vector.VectorEnv) or not callable(getattr(env, "step", None))
+        if is_complete or is_invalid:  # the caller reports an invalid one
+            return env
         return DuckTypedEnv(env)
 
 

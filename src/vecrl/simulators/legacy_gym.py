@@ -44,14 +44,13 @@ class LegacyGymAdapter(gymnasium.Env[Tree, Tree]):
         self._has_seed_method = callable(getattr(env, "seed", None))
 
     def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
-        """Resets the environment, which is seeded by its `seed` method if it has one."""
+        """Resets the environment, which is seeded by its `seed` method if it has one; passes only what is given."""
+        keywords: dict[str, Any] = {} if options is None else {"options": options}
         if self._has_seed_method:
             if seed is not None:
                 self.legacy_env.seed(seed)
-            return (self.legacy_env.reset() if options is None else self.legacy_env.reset(options=options)), {}
-        result = (
-            self.legacy_env.reset(seed=seed) if options is None else self.legacy_env.reset(seed=seed, options=options)
-        )
+            return self.legacy_env.reset(**keywords), {}
+        result = self.legacy_env.reset(**keywords, **({} if seed is None else {"seed": seed}))
         return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
 
     def step(self, action: Tree) -> EnvStep:

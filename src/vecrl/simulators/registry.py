@@ -165,7 +165,8 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
         ImportError: the prefix is that of an installed distribution, which cannot be imported.
     """
     if not isinstance(env_name, str):
-        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.")
+        advice = " Give functions that make environments to VectorEnv." if callable(env_name) else ""
+        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.{advice}")
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
     longest = _longest_prefix(env_name, _entries) or _longest_prefix(env_name, _entries.installed())

@@ -21,6 +21,7 @@ from torch import Tensor
 from ...engine.backends.waiting import Wait
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
+from ...gym_interface import raise_explained
 from ...simulators.gym_factory import (
     RewardInInfo,
     apply_pixel_wrappers,
@@ -194,7 +195,12 @@ class GymWrapper(GymLikeEnv):
     @bypassed_by("_rollout_at_once", "_unwrapped_gym")
     def _reset_env(self, **kwargs: object) -> Any:
         seed, self._seed = self._seed, None
-        return self._reset_output_transform(self._env.reset(**{"seed": seed, **kwargs}))
+        try:
+            result = self._env.reset(**{"seed": seed, **kwargs})
+        except (TypeError, ValueError) as error:
+            raise_explained(error, self._env)
+            raise
+        return self._reset_output_transform(result)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         if self._vector is None:

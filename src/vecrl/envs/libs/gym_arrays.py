@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...engine.space_layout import Layout, Leaf
+from ...gym_interface import raise_explained
 from ...specs import TensorSpec
-from ..gym_outputs import step_output_error, to_float, to_leaf_array
+from ..gym_outputs import to_float, to_leaf_array
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
 
@@ -37,11 +38,11 @@ def step_frames(
     total: Any = -0.0  # changes no sum
     obs, terminated, truncated = None, False, False
     for _ in range(count):
-        output = env.step(action)
         try:
-            obs, reward, terminated, truncated, _ = output
-        except (TypeError, ValueError):
-            raise step_output_error(output) from None
+            obs, reward, terminated, truncated, _ = env.step(action)
+        except (TypeError, ValueError) as error:
+            raise_explained(error, env)
+            raise
         total += reward if type(reward) is float else read_reward(reward)
         if terminated or truncated:
             break

@@ -23,6 +23,7 @@ from ...engine.infos import merge
 from ...engine.space_layout import Layout
 from ...engine.transition import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
+from ...gym_interface import check_declared
 from ...simulators.legacy_gym import as_gymnasium_space
 from ...validation import parse_optional_count
 
@@ -51,16 +52,10 @@ def check_gym_env(env: object) -> None:
     """Raises a `TypeError` unless this is a single or vector environment of gymnasium or gym."""
     if is_envpool(env):
         raise TypeError("Expected an environment of gymnasium, got one of EnvPool. Use MultiThreadedEnvWrapper.")
-    space_kinds = ("observation", "action")
-    spaces = all(
-        hasattr(env, f"{space_kind}_space") or hasattr(env, f"single_{space_kind}_space") for space_kind in space_kinds
-    )
-    if isinstance(env, type) or not spaces:
-        raise TypeError(
-            f"Expected an environment or a vector environment of gymnasium, got {env!r:.80}. GymEnv makes one by name."
-        )
     if hasattr(env, "full_observation_spec"):
         raise TypeError(f"Expected an environment of gymnasium, got {env!r:.80}, which is over TensorDicts already.")
+    if not is_vector(env):
+        check_declared(env)
 
 
 def single_spaces_of(env: Any) -> tuple[Any, Any]:
