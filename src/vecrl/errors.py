@@ -156,7 +156,7 @@ class WorkerError(VecrlError, RuntimeError):
             commands = {failure.command for failure in self.failures}
             advice = _ADVICE_BY_COMMAND.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
         self.advice = advice
-        text = "\n".join([*map(_describe, self.failures), advice])
+        text = "\n".join([*map(_describe, _merge(self.failures)), advice])
         RuntimeError.__init__(self, text)  # `super()` may be the class of the cause
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
@@ -320,9 +320,24 @@ def _unpickle_exception(body: object) -> BaseException | None:
         return None
 
 
+def _merge(failures: Iterable[Failure]) -> list[Failure]:
+    """Returns the failures of constructions, with one for all that have the same text and no traceback."""
+    merged: dict[object, Failure] = {}
+    for failure in failures:
+        is_plain = failure.command == "construct" and not failure.traceback
+        key = failure.error if is_plain else id(failure)
+        first = merged.get(key)
+        if first is not None:
+            same = first.worker == failure.worker
+            failure = replace(first, env_ids=first.env_ids + failure.env_ids, worker=first.worker if same else -1)
+        merged[key] = failure
+    return list(merged.values())
+
+
 def _describe(failure: Failure) -> str:
     process = f", pid {failure.pid}" if failure.pid else ""
-    head = f"{name_ids(failure.env_ids)} (worker {failure.worker}{process}) in {failure.command!r}"
+    worker = "" if failure.worker < 0 else f" (worker {failure.worker}{process})"
+    head = f"{name_ids(failure.env_ids)}{worker} in {failure.command!r}"
     if failure.command == "step" and failure.step:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"

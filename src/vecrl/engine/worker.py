@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -375,16 +376,25 @@ def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
 def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:
     """Returns a `Failure` for an exception, also if the exception's own `__str__` raises.
 
-    An exception that was made to explain another one, and never raised, has no traceback.
+    It has no traceback if the exception was made to explain another one, and never raised; or if a construction failed
+    in this library or gymnasium, before any code of an environment ran, as with an unknown name or a missing library.
     """
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:
         text = f"{type(error).__name__} (its __str__ raised)"
-    if error.__traceback__ is None and error.__cause__ is None:
+    is_explained = error.__traceback__ is None and error.__cause__ is None
+    if is_explained or (command == "construct" and _is_of_libraries(error.__traceback__)):
         return Failure(ids, command, text, "", worker, os.getpid(), step, error)
     try:
         trace = "".join(traceback.format_exception(error))
     except Exception:
         trace = "".join(traceback.format_tb(error.__traceback__))
     return Failure(ids, command, text, trace, worker, os.getpid(), step, error)
+
+
+def _is_of_libraries(trace: TracebackType | None) -> bool:
+    """Returns whether all code in a traceback is of this library, gymnasium or Python's own modules for both."""
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    modules = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
+    return modules <= {__name__.partition(".")[0], "gymnasium", "importlib", "contextlib"}

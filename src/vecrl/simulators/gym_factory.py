@@ -5,8 +5,9 @@ Worker processes import this module, so it must not import torch or TensorDicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -17,13 +18,26 @@ import numpy as np
 from gymnasium import spaces
 
 from ..engine.space_layout import Tree
-from ..errors import SpaceError
+from ..errors import SpaceError, VecrlError
 from ..gym_interface import check_declared
 from .legacy_gym import LegacyGymAdapter
 from .registry import SEPARATOR, find_entry
 from .wrapper_bypass import Env, EnvReset, EnvStep
 
 _NAMESPACES = {"ALE": "ale_py"}  # the modules that register them
+_FAMILIES = {  # the names of environments of well-known libraries, by the prefix of their entry
+    "atari": r"ALE/",
+    "minigrid": r"(MiniGrid|BabyAI)-",
+    "box2d": r"(LunarLander|BipedalWalker|CarRacing)(Continuous|Hardcore)?-v",
+    "mujoco": r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher"
+    r"|Swimmer|Walker2d)-v",
+    "highway": r"(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way|u-turn|lane-keeping)-",
+    "pybullet": r"\w+BulletEnv-v",
+    "nle": r"NetHack\w*-v",
+    "crafter": r"Crafter(No)?Reward-v",
+    "mo": r"(mo-|deep-sea-treasure|resource-gathering|four-room|minecart|fruit-tree|water-reservoir)",
+}
+_ROBOTICS = r"(Fetch|HandReach|HandManipulate|AdroitHand|AntMaze|PointMaze|FrankaKitchen)"
 
 
 def as_gymnasium(env: object) -> Env:
@@ -91,7 +105,15 @@ def _make_by_id(
         kwargs = {"disable_env_checker": True if disable_env_checker is None else disable_env_checker, **kwargs}
         if from_pixels:
             kwargs = {"render_mode": "rgb_array", **kwargs}
-    return as_gymnasium(gym_module.make(env_id, **kwargs))
+    with explained_names(env_id):
+        env = gym_module.make(env_id, **kwargs)
+    return as_gymnasium(env)
+
+
+def make_by_spec(spec: Any, name: str, **kwargs: Any) -> Env:
+    """Calls `gymnasium.make`; its error for a missing library also says what to install."""
+    with explained_names(name):
+        return gymnasium.make(spec, **kwargs)
 
 
 def import_namespace(env_name: str) -> None:
@@ -100,6 +122,38 @@ def import_namespace(env_name: str) -> None:
     if module is not None and env_name not in gymnasium.registry:
         with suppress(ImportError):
             import_module(module)
+
+
+@contextmanager
+def explained_names(env_name: str) -> Iterator[None]:
+    """A context in which gymnasium looks up or makes an environment; its error for the name of a library that is not
+    installed, or not imported, also says what to install or to write.
+
+    Raises:
+        Exception: (of the class of gymnasium's error) gymnasium has no such environment, or lacks a library.
+    """
+    try:
+        yield
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        advice = _library_advice(env_name)
+        if not advice or isinstance(error, VecrlError):
+            raise
+        raise type(error)(f"{str(error).rstrip('.')}. {advice}".replace("?.", "?").rstrip()) from None
+
+
+def _library_advice(env_name: str) -> str:
+    """Returns what to install and to write for the name of an environment of a well-known library; "" for others."""
+    if re.match(_ROBOTICS, env_name):
+        return f"Install it: pip install gymnasium-robotics, and write 'gymnasium_robotics:{env_name}'."
+    prefix = next((prefix for prefix, pattern in _FAMILIES.items() if re.match(pattern, env_name)), None)
+    if prefix is None:
+        return ""
+    if prefix == "mujoco":
+        env_name = env_name.partition("-v")[0] + "-v5"
+    entry, name = find_entry(prefix + SEPARATOR + env_name)
+    is_registered = env_name in gymnasium.registry or env_name.partition("/")[0] in _NAMESPACES
+    install = "" if entry.missing is None else f"Install it: {entry.install}. "
+    return install + (f"Write {prefix + SEPARATOR + name!r}." if not (install and is_registered) else "")
 
 
 def takes_frameskip(env_name: str, library: str) -> bool:

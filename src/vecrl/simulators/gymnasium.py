@@ -21,7 +21,7 @@ from ..gym_interface import check_env, explain, read_reset
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
-from .gym_factory import import_namespace
+from .gym_factory import explained_names, import_namespace, make_by_spec
 from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass, is_wrapped
 
 EnvFn = Callable[[], Env]
@@ -444,8 +444,9 @@ def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[
 
         return named_env(name, python=python, **kwargs)
     import_namespace(name)
-    spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
-    return partial(gymnasium.make, spec_or_name, **kwargs)
+    with explained_names(name):
+        spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
+    return partial(make_by_spec, spec_or_name, name, **kwargs)
 
 
 def names() -> list[str]:

@@ -7,13 +7,16 @@ know any simulator or dialect.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.simulator import BatchSimulator
+from ..errors import WorkerError
 from ..registries import Registry, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -180,6 +183,30 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
             'registered by vecrl.vector.register, or by the entry point of an installed package ("vecrl.simulators").'
         )
     return entry, env_name[len(longest + SEPARATOR) :]
+
+
+@contextmanager
+def explained_arguments(env_name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which an environment is made; an argument that it does not take is a short error.
+
+    Args:
+        env_name: the name of the environment.
+        arguments: the arguments of the simulator.
+
+    Raises:
+        TypeError: the simulator does not take one of the arguments.
+    """
+    try:
+        yield
+    except TypeError as error:  # of a worker, too: a `WorkerError` is also of the class of its cause
+        cause = error.__cause__ if isinstance(error, WorkerError) else error
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
+        if unknown is None or unknown[1] not in arguments:
+            raise
+        text = str(cause).partition(" was raised from ")[0]  # gymnasium adds all arguments
+        raise TypeError(
+            f"Expected arguments of {env_name!r}, got {unknown[1]!r}: {text}. Correct the name, or omit the argument."
+        ) from None
 
 
 def _longest_prefix(env_name: str, prefixes: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from ..engine.transition import AutoresetMode
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
-from ..simulators.registry import Entry, find_entry, find_own_entry
+from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry
 from ..validation import normalize_device, parse_optional_count
 from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
@@ -294,22 +294,22 @@ def _make_single(
         modes = {"autoreset_mode": mode is not AutoresetMode.SAME_STEP, "episode_stats": episode_stats}
         is_given = backend == "auto" or not backend_entry(backend).runs_inline
         _reject_without_num_envs(**workers, **options, **modes, backend=is_given, wait=wait != "auto")
-        return entry.env_fn(env_name, **kwargs)()
+        with explained_arguments(f"{entry.prefix}::{env_name}", kwargs):
+            return entry.env_fn(env_name, **kwargs)()
     from .episode_infos import SyncVectorEnvWithEpisodes, VectorEnvWithEpisodes
     from .sync_env import SyncVectorEnv
     from .vector_env import VectorEnv
 
-    env_fns = [entry.env_fn(env_name, **kwargs)] * num_envs
-    workers["wait"] = wait
-    if mode is AutoresetMode.SAME_STEP:
-        vector = SyncVectorEnvWithEpisodes if episode_stats else SyncVectorEnv
-        return vector(env_fns, backend=backend, **workers, **options)
-    if given := _given(**options):
+    if mode is not AutoresetMode.SAME_STEP and (given := _given(**options)):
         raise ValueError(
             f"Expected autoreset_mode='same_step' with {given}, got {mode.value!r}. Omit {given}, or the mode."
         )
-    vector = VectorEnvWithEpisodes if episode_stats else VectorEnv
-    return vector(env_fns, backend=backend, autoreset_mode=mode, **workers)
+    workers |= {"backend": backend, "wait": wait}
+    with explained_arguments(f"{entry.prefix}::{env_name}", kwargs):
+        env_fns = [entry.env_fn(env_name, **kwargs)] * num_envs
+        if mode is AutoresetMode.SAME_STEP:
+            return (SyncVectorEnvWithEpisodes if episode_stats else SyncVectorEnv)(env_fns, **workers, **options)
+        return (VectorEnvWithEpisodes if episode_stats else VectorEnv)(env_fns, autoreset_mode=mode, **workers)
 
 
 def _make_batched(

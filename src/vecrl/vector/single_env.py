@@ -11,7 +11,7 @@ import torch
 from ..engine.infos import InfoDict
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
-from ..simulators.registry import find_entry
+from ..simulators.registry import explained_arguments, find_entry
 from .factory import SingleEnvOfBatch, make_simulator
 from .trees import map_tree
 
@@ -52,7 +52,8 @@ def make_single_env(env_name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """
     entry, name = find_entry(env_name)
     if entry.env_fn is not None:
-        return entry.env_fn(name, **kwargs)()
+        with explained_arguments(env_name, kwargs):
+            return entry.env_fn(name, **kwargs)()
     if entry.make_batch is not None:
         return TensorToNumpyWrapper(SingleEnvOfBatch(make_simulator(entry, name, 1, **kwargs)))
     raise SpaceError(

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from ...simulators.gym_factory import make_wrapped
-from ...simulators.registry import SEPARATOR, Entry, find_entry, register_entry
+from ...simulators.registry import SEPARATOR, Entry, explained_arguments, find_entry, register_entry
 from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..batched import SerialEnv
@@ -65,6 +65,11 @@ def env_maker(name: str, num_envs: int | None = None, **kwargs: Any) -> Callable
 
 def _make(entry: Entry, name: str, num_envs: int | None, **kwargs: Any) -> EnvBase:
     register_entry(entry)
+    with explained_arguments(entry.prefix + SEPARATOR + name, kwargs):
+        return _make_registered(entry, name, num_envs, **kwargs)
+
+
+def _make_registered(entry: Entry, name: str, num_envs: int | None, **kwargs: Any) -> EnvBase:
     if entry.env_class is not None:
         module, class_name = entry.env_class.split(":")
         cls = getattr(import_module(f".{module}", __package__), class_name)
