@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from vecrl.classic import GymEnv
 from vecrl.envs.libs.envpool import MultiThreadedEnv
 from vecrl.errors import SpaceError
 from vecrl.simulators.envpool import EnvPoolSimulator, make_batch, names
@@ -218,3 +219,22 @@ def test_actions_and_seeds_are_checked() -> None:
         with pytest.raises(SpaceError, match=r"got \[-1\] for the environments \[2\]"):
             simulator.step_where(torch.tensor([False, False, True]), torch.tensor([0, 0, -1]))
         assert simulator.step(torch.tensor([0, 1, 1])).reward.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_resets_without_seeds_make_no_new_environments() -> None:
+    """Resets without a seed of one environment go on with the episodes that a loop over EnvPool itself plays."""
+    import envpool
+
+    own = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=1, seed=6)
+    simulator, env = make_batch("CartPole-v1", 1), GymEnv("envpool::CartPole-v1")
+    with closing(simulator), closing(env):
+        simulator.reset([6])
+        env.seed(6)
+        pool = simulator.env
+        own.reset()
+        env.reset()
+        for _ in range(3):
+            expected = own.reset(np.arange(1))[0][0]
+            assert np.array_equal(simulator.reset([None])[0].numpy(), expected)
+            assert np.array_equal(env.reset(), expected)
+        assert simulator.env is pool

@@ -117,14 +117,15 @@ class EnvPoolSimulator:
         """Resets every row and returns the observations.
 
         Args:
-            seeds: `seeds[i]` seeds row i. EnvPool takes seeds only when it makes environments, so all are made again,
-                and rows without a seed get the next one of their stream.
+            seeds: `seeds[i]` seeds row i. EnvPool takes seeds only when it makes environments, so all are made again
+                if any row has a seed, and rows without one get the next one of their stream.
             options: must be empty, since EnvPool has none.
         """
         if options:
             raise SpaceError(f"Expected no reset options for EnvPool, got {sorted(options)}.")
-        if seeds is not None or self.env is None:
-            self._make(seeds or [None] * self.num_envs)
+        seeds = [None] * self.num_envs if seeds is None else seeds
+        if self.env is None or any(seed is not None for seed in seeds):
+            self._make(seeds)
         self._done, self._is_reset = np.zeros((2, self.num_envs), bool)
         return self._reset_ids(np.arange(self.num_envs))
 
