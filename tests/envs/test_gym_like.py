@@ -180,6 +180,20 @@ def test_inferred_info_specs_keep_the_dtypes_of_numpy() -> None:
     assert entries["double"].tolist() == [0.1, 0.1]
 
 
+def test_info_entries_without_a_value_are_skipped() -> None:
+    class Absent(InfoWalk):
+        def step(self, action: Any) -> Any:
+            *remaining, info = super().step(action)
+            return *remaining, {**info, "absent": None, "deep": {**info["deep"], "absent": None}}
+
+    env = GymWrapper(Absent(gymnasium.make("CartPole-v1"))).auto_register_info_dict()
+    check_env_specs(env)
+    keys = env.rollout(2)["next"].keys(True)
+    assert ("deep", "late") in keys
+    assert "absent" not in keys
+    assert ("deep", "absent") not in keys
+
+
 def test_info_specs_may_be_given() -> None:
     spec = Composite(steps=Unbounded((), dtype=torch.int32))
     for reader in (

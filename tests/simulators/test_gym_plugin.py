@@ -1,4 +1,4 @@
-"""Habitat and RoboHive, with modules that register environments as theirs do."""
+"""Habitat, with a module that registers environments as its own does, and messages without the libraries."""
 
 import sys
 from types import ModuleType
@@ -46,38 +46,18 @@ class Room(gymnasium.Env):
 Room.__module__ = "habitat.gym.rooms"
 
 
-class Arm(Room):
-    """An environment of RoboHive: a vector, with continuous actions."""
-
-    observation_space = spaces.Box(-9, 9, (2,), np.float64)
-    action_space = spaces.Box(-1, 1, (3,), np.float32)
-
-    def _obs(self):
-        return np.array([self.x, self.t])
-
-    def step(self, action):
-        return super().step(action.sum())
-
-
 @pytest.fixture
 def libraries(monkeypatch):
-    for name in ("habitat", "habitat.gym", "robohive"):
+    for name in ("habitat", "habitat.gym"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     gymnasium.register("HabitatRenderPick-v0", Room)
-    gymnasium.register("FK1_RelaxFixed-v4", "robohive.envs.arms:FrankaArm", max_episode_steps=2)
-    arms = ModuleType("robohive.envs.arms")
-    arms.FrankaArm = Arm
-    monkeypatch.setitem(sys.modules, "robohive.envs", ModuleType("robohive.envs"))
-    monkeypatch.setitem(sys.modules, "robohive.envs.arms", arms)
     yield
-    del gymnasium.registry["HabitatRenderPick-v0"], gymnasium.registry["FK1_RelaxFixed-v4"]
+    del gymnasium.registry["HabitatRenderPick-v0"]
 
 
 def test_names_are_those_of_the_library(libraries):
     assert HabitatEnv.available_envs == ["HabitatRenderPick-v0"]
-    assert RoboHiveEnv.available_envs == ["FK1_RelaxFixed-v4"]
     assert availability.available("habitat").names == ("HabitatRenderPick-v0",)
-    assert availability.available("robohive").names == ("FK1_RelaxFixed-v4",)
 
 
 def test_habitat_environments_have_the_entries_of_their_spaces(libraries):
@@ -92,18 +72,8 @@ def test_habitat_environments_have_the_entries_of_their_spaces(libraries):
     assert (tuple(pixels.shape), pixels.dtype) == ((6, 7, 3), torch.uint8)
 
 
-def test_robohive_environments_have_their_time_limit(libraries):
-    env = RoboHiveEnv("FK1_RelaxFixed-v4")
-    check_env_specs(env)
-    rollout = env.rollout(9)
-    assert rollout.shape == (2,)
-    assert rollout["next", "truncated"][-1].item()
-    assert rollout["observation"].dtype == torch.float64
-
-
-@pytest.mark.parametrize("name", ["habitat::HabitatRenderPick-v0", "robohive::FK1_RelaxFixed-v4"])
-def test_prefixes_make_vector_environments(libraries, name):
-    env = make_vector_env(name, num_envs=2)
+def test_prefixes_make_vector_environments(libraries):
+    env = make_vector_env("habitat::HabitatRenderPick-v0", num_envs=2)
     env.reset(seed=3)
     _, reward, *_ = env.step(env.action_space.sample())
     assert reward.shape == (2,)
@@ -117,7 +87,7 @@ def test_unknown_names_are_listed(libraries):
 
 @pytest.mark.parametrize(
     ("env_class", "prefix", "hint"),
-    [(HabitatEnv, "habitat", "conda install habitat-sim"), (RoboHiveEnv, "robohive", "pip install robohive")],
+    [(HabitatEnv, "habitat", "conda install habitat-sim"), (RoboHiveEnv, "robohive", "pip install --no-deps robohive")],
 )
 def test_missing_libraries_are_explained(monkeypatch, env_class, prefix, hint):
     monkeypatch.setitem(sys.modules, prefix, None)

@@ -107,7 +107,7 @@ def check_key_conflicts(keys: Iterable[Key], existing_keys: Iterable[Key]) -> No
 
 
 def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> dict[Key, TensorSpec]:
-    """Returns the specs of an info's entries, without the first `batch_dims` dimensions.
+    """Returns the specs of an info's entries that are not None, without the first `batch_dims` dimensions.
 
     Arrays, tensors and numbers of NumPy keep their dtypes. Floats of Python have torch's default dtype.
 
@@ -119,6 +119,8 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
     """
     specs: dict[Key, TensorSpec] = {}
     for key, value in _entries(info, ignore_private):
+        if value is None:
+            continue
         try:
             array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
             tensor = torch.from_numpy(np.array(array, copy=True)) if array.dtype.kind in "biuf" else None

@@ -215,6 +215,7 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     """Adds the rendered frames to the observations, under the key "pixels": uint8 `[H, W, C]`.
 
     If observations are images already, they are the entry "pixels": nothing is rendered, and no frame is kept twice.
+    An environment with several cameras has a method `read_frames`, which returns the frames of all.
 
     Args:
         env: an environment with the render mode "rgb_array". It is reset and rendered once, for the size of its frames.
@@ -230,7 +231,8 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
             self.observation_space = spaces.Dict(pixels=inner_space)
             return
         env.reset()
-        pixel_space = spaces.Box(0, 255, read_frame(self.env).shape, np.uint8)
+        self._has_cameras = env.has_wrapper_attr("read_frames")
+        pixel_space = spaces.Box(0, 255, self._frames().shape, np.uint8)
         other_spaces = (
             {}
             if pixels_only
@@ -248,7 +250,10 @@ class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
         if self._is_image:
             return {"pixels": obs}
         other_entries = {} if self._pixels_only else obs if self._is_dict else {"observation": obs}
-        return {**other_entries, "pixels": read_frame(self.env)}
+        return {**other_entries, "pixels": self._frames()}
+
+    def _frames(self) -> np.ndarray:
+        return self.env.get_wrapper_attr("read_frames")() if self._has_cameras else read_frame(self.env)
 
     def reset(self, **kwargs: Any) -> EnvReset:
         """Resets the environment and adds the frame to the observation."""

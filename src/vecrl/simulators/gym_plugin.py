@@ -1,6 +1,6 @@
 """Libraries that register their environments with gymnasium or the old gym when they are imported: Habitat, RoboHive.
 
-They cannot be installed from PyPI alone, so an error says what to install. This module must not know any dialect.
+They need more than their packages, so an error says what to install. This module must not know any dialect.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from ..registries import check_name
-from .gym_factory import make
+from .foreign import named_env
+from .gym_factory import apply_pixel_wrappers, make
 from .imports import import_library
+from .robohive import make_robohive
 from .wrapper_bypass import Env
 
 
@@ -26,24 +28,30 @@ class Plugin:
         module: the module that registers them when it is imported.
         package: the package of their classes, by which they are found in the registry.
         hint: how to install the library.
+        make: makes an environment by its id and the name of a library, "gymnasium" or "gym".
     """
 
     module: str
     package: str
     hint: str
+    make: Callable[..., Env] = make
 
 
 PLUGINS = {
     "habitat": Plugin(
         "habitat.gym",
         "habitat",
-        "Habitat is not installed: conda install habitat-sim -c conda-forge -c aihabitat, then pip install "
-        "habitat-lab, and download a scene data set, as its page says",
+        "Habitat is not installed: habitat-sim is on conda only, for Python 3.9 (conda install habitat-sim -c "
+        "conda-forge -c aihabitat), then pip install habitat-lab there, download a scene data set as its page says, "
+        "and give the path of that interpreter as python=...",
     ),
     "robohive": Plugin(
         "robohive",
         "robohive",
-        "RoboHive is not installed: pip install robohive, then robohive_init, which downloads its models",
+        "RoboHive is not installed: pip install --no-deps robohive==0.7.0, since its pinned dependencies do not build "
+        "on recent versions of Python, then pip install dm-control flatten-dict gitpython sk-video termcolor, then "
+        "robohive_init, which downloads its models",
+        make_robohive,
     ),
 }
 
@@ -92,13 +100,32 @@ def library_of(plugin: str, name: str) -> str:
     return ids[name]
 
 
-def env_fn(name: str, *, plugin: str, **kwargs: Any) -> Callable[[], Env]:
-    """Returns a function that imports the library and makes its environment `name`."""
-    return partial(_make, name, plugin, kwargs)
+def env_fn(name: str, *, plugin: str, python: str | None = None, **kwargs: Any) -> Callable[[], Env]:
+    """Returns a function that imports the library and makes its environment `name`.
+
+    Args:
+        name: the id.
+        plugin: a key of `PLUGINS`.
+        python: another interpreter that has the library, see `vecrl.simulators.foreign`.
+        kwargs: `from_pixels` and `pixels_only`, see `apply_pixel_wrappers`; all others are passed to the environment.
+    """
+    if python is not None:
+        return named_env(name, "gym", python=python, modules=(PLUGINS[plugin].module,), **kwargs)
+    return partial(_make, name, plugin, **kwargs)
 
 
-def _make(name: str, plugin: str, kwargs: dict[str, Any]) -> Env:
-    return make(name, library_of(plugin, name), **kwargs)
+def _make(
+    name: str,
+    plugin: str,
+    *,
+    from_pixels: bool = False,
+    pixels_only: bool = True,
+    render_mode: str | None = None,
+    **kwargs: Any,
+) -> Env:
+    renders = from_pixels or render_mode == "rgb_array"
+    env = PLUGINS[plugin].make(name, library_of(plugin, name), from_pixels=renders, **kwargs)
+    return apply_pixel_wrappers(env, from_pixels=from_pixels, pixels_only=pixels_only)
 
 
 def names(*, plugin: str) -> list[str]:

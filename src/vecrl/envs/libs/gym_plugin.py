@@ -13,9 +13,10 @@ class PluginEnv(GymEnv):
 
     _plugin: ClassVar[str]
 
-    def __init__(self, env_name: str, **kwargs: Any):
-        self._registry = library_of(self._plugin, env_name)
-        super().__init__(env_name, **kwargs)
-
-    def _library(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._registry
+    def __init__(self, env_name: str, *, python: str | None = None, **kwargs: Any):
+        if python is None:
+            library_of(self._plugin, env_name)
+        else:
+            kwargs["python"] = python
+        super().__init__(f"{self._plugin}::{env_name}", **kwargs)
+        self.env_name = env_name
