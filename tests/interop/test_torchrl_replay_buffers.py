@@ -187,6 +187,22 @@ def test_states_of_transforms_are_saved_with_the_buffer() -> None:
     assert buffers[0].sample()["observation"].equal(buffers[1].sample()["observation"])
 
 
+def test_parts_of_a_compose_can_be_added_to_a_buffer_and_stay_in_it() -> None:
+    data = _trajectories()
+    norm = transforms.ObservationNorm(0.0, 0.5, ["observation"])
+    parts = transforms.Compose(norm, transforms.UnsqueezeTransform(-1, in_keys=["observation"]))
+    buffer = _buffer(LENGTH)
+    for part in parts:
+        buffer.append_transform(part)
+    buffer.extend(data.clone())
+    sample = buffer.sample()
+    torch.testing.assert_close(sample["observation"], data["observation"].unsqueeze(-1) * 0.5)
+    env = transforms.TransformedEnv(IndependentRowsEnv((0,)), parts)  # they still belong to the Compose
+    assert [*env.transform] == [*parts]
+    with pytest.raises(AttributeError, match=r"belongs to an environment\. Use transform\.clone\(\)"):
+        buffer.append_transform(parts[0])
+
+
 def test_a_transform_of_an_environment_is_refused() -> None:
     counter = transforms.StepCounter()
     env = IndependentRowsEnv(0).append_transform(counter)

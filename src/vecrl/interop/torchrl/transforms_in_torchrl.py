@@ -31,6 +31,7 @@ class TransformInTorchRL(torchrl_transforms.Transform):
 
     Args:
         transform: the transform of vecrl, which belongs to no environment of vecrl; or an `nn.Sequential` of several.
+            Of a part of a `Compose`, a clone is used, which shares the part's buffers.
 
     Attributes:
         transform: the transform of vecrl.
@@ -42,10 +43,12 @@ class TransformInTorchRL(torchrl_transforms.Transform):
     def __init__(self, transform: Any):
         transform = as_transform(transform)
         if transform.container is not None:
-            raise AttributeError(
-                f"Expected {type(transform).__name__} to belong to no environment, got one that already belongs to "
-                "another. Use transform.clone()."
-            )
+            if transform._env is not None:
+                raise AttributeError(
+                    f"Expected {type(transform).__name__} to belong to no environment, got one that already belongs "
+                    "to an environment. Use transform.clone()."
+                )
+            transform = transform.clone()  # a part of a Compose stays there, as in TorchRL
         super().__init__()
         self.transform = transform
         self.__dict__["_vecrl_env"] = None  # never a submodule
