@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase, tensorclass
 
-from vecrl.envs import EnvBase, SerialEnv, check_env_specs, make_composite_from_td, step_mdp
+from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs, make_composite_from_td, step_mdp
 from vecrl.envs.transforms import ConditionalSkip, DoubleToFloat, StepCounter, TransformedEnv
 from vecrl.specs import Composite, NonTensor, Unbounded
 
@@ -51,10 +51,55 @@ def test_tensorclasses_keep_their_class(make: Any) -> None:
     assert rollout["view"].image.shape == (3, 3)
 
 
-def test_batches_have_their_entries() -> None:
-    env = SerialEnv(2, Looks)
-    check_env_specs(env)
-    assert env.rollout(3)["view", "image"].shape == (2, 3, 3)
+class NamesLooks(Looks):
+    """Observes a tensorclass within a group, with a text, which is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        view = Composite(image=Unbounded((3,)), name=NonTensor((), example_data=""), data_cls=Named)
+        self.observation_spec = Composite(group=Composite(view=view))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        view = Named(image=torch.zeros(3), name="a", batch_size=[])  # pyright: ignore[reportCallIssue]
+        return TensorDict(group=TensorDict(view=view))
+
+
+BATCHES: dict[str, Any] = {
+    "serial": lambda make: SerialEnv(2, make),
+    "parallel": lambda make: ParallelEnv(2, make),
+    "with transforms": lambda make: TransformedEnv(SerialEnv(2, make), StepCounter()),
+    "of transformed ones": lambda make: SerialEnv(2, lambda: TransformedEnv(make(), StepCounter())),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(("make", "key", "data_cls"), [(Looks, "view", View), (NamesLooks, ("group", "view"), Named)])
+def test_batches_keep_the_class(batch: str, make: Any, key: Any, data_cls: type) -> None:
+    with BATCHES[batch](make) as env:
+        check_env_specs(env)
+        stepped, rollout = env.rand_step(env.reset()), env.rollout(3, break_when_any_done=False)
+        root = env.rand_action(env.step_mdp(stepped)).set("_reset", torch.tensor([[True], [False]]))
+        partly_reset = env.rand_action(env.reset(root))
+        both = env.step_and_maybe_reset(partly_reset.clone())
+        partly_stepped = env.step(partly_reset.set("_step", torch.tensor([True, False])))["next"]
+        sources = (stepped, stepped["next"], rollout, rollout["next"], partly_reset, *both, partly_stepped)
+        assert [type(source[key]) for source in sources] == [data_cls] * 8
+        assert rollout[key].image.shape == (2, 3, 3)
+
+
+def test_classes_with_rewards_beside_their_fields_are_tensordicts_in_batches() -> None:
+    class Pays(Looks):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reward_spec = Composite(view=Composite(reward=Unbounded((1,))))
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            view = TensorDict(image=torch.zeros(3), reward=torch.ones(1))
+            return TensorDict(view=view, done=torch.zeros(1, dtype=torch.bool))
+
+    rollout = SerialEnv(2, Pays).rollout(3)
+    assert isinstance(rollout["view"], TensorDict)
+    assert rollout["next", "view", "reward"].shape == (2, 3, 1)
 
 
 def test_step_mdp_keeps_the_class_of_whole_entries() -> None:

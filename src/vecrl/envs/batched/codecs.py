@@ -21,7 +21,7 @@ from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ...specs.convert.dtypes import torch_dtype
 from ...specs.exact_cast import cast_exactly, is_integral
-from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
+from ..keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
 from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs
 from .entry_layout import (
@@ -79,7 +79,7 @@ class TensorDictCodec:
         self._input_keys_by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in paths_of(outputs) if path]
         self._rewards = reward_key_set = set(reward_keys)
-        sizes = _nested_sizes(metas[0])
+        sizes, self._classes = _nested_sizes(metas[0]), _nested_classes(metas[0])
         self._next_builder = _NestedBuilder(paths, sizes)
         self._root_builder = _NestedBuilder([path for path in paths if key_of(path) not in reward_key_set], sizes)
 
@@ -175,7 +175,11 @@ class TensorDictCodec:
         if self._graphs is not None:
             self._graphs.restore(leaves, ids, final)
         data = tree.build(leaves, len(ids))
-        return self._unpack(data, values[PICKLED]) if self._unpack else data
+        if self._unpack:
+            data = self._unpack(data, values[PICKLED])
+        for key, data_cls in self._classes:
+            data.set(key, data_cls.from_tensordict(data.get(key)))
+        return data
 
 
 class GymCodec:
@@ -305,6 +309,20 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
     for name in OUTPUTS:
         visit(meta.full(name), ())
     return sizes
+
+
+def _nested_classes(meta: EnvMetaData) -> list[tuple[Key, Any]]:
+    """Returns the keys and classes of nested entries that are no TensorDicts, the innermost first.
+
+    Entries that also hold rewards or done flags, which are no fields of a class, are TensorDicts.
+    """
+    nested: list[tuple[Key, TensorSpec]] = []
+    for name in OUTPUTS:
+        nested += [(k, spec) for k, spec in meta.full(name).items(include_nested=True) if isinstance(spec, Composite)]
+    keys = [key for key, _ in nested]
+    classes = [(key, getattr(spec, "data_cls", None)) for key, spec in nested if keys.count(key) == 1]
+    found = [(key, data_cls) for key, data_cls in classes if data_cls not in (None, TensorDict)]
+    return sorted(found, key=lambda item: -len(key_path(item[0])))
 
 
 def set_object_entries(data: TensorDict, pickled_rows: PickledRows) -> TensorDict:
