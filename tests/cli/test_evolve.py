@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -178,6 +179,8 @@ def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
         (["evolve", "CartPole-v1", "--max-speed", "-1"], "max_speed above 0"),
         (["evolve", "CartPole-v1", "--stop-at", "nan"], "stop_at to be a finite number or nothing, got nan"),
         (["evolve", "CartPole-v1", "--stdev", "inf"], "stdev to be a finite number"),
+        (["evolve", "CartPole-v1", "--popsize", 10**20], f"popsize of 2147483647 or less, got {10**20}"),
+        (["evolve", "CartPole-v1", "--episodes", 10**20], f"episodes of 2147483647 or less, got {10**20}"),
         (["evolve", "--resume", "there-is-none"], "Expected a run folder, got there-is-none"),
     ],
 )
@@ -326,6 +329,7 @@ def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
         (in_config("popsize: 6", "popsize: 8"), "state.ckpt to be the state of the run in config.yaml"),
         (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, got 'six'"),
         (in_config("popsize: 6", "popsize: -6"), "popsize of 2 or more"),
+        (in_config("popsize: 6", "popsize: 99999999999"), "popsize of 2147483647 or less"),
         (in_config("popsize: 6", "popsise: 6"), "lacks popsize"),
         (in_config("popsize: 6", "popsize: 6\nspeed: 1"), "should not have speed"),
         (in_config("popsize: 6", "popsize: [6"), "to be YAML as the run wrote it"),
@@ -391,3 +395,59 @@ def test_values_that_are_no_yaml_are_refused(vecrl):
     answer = vecrl("evolve", "native::CartPole-v1", "--env-arg", "a=[1")
     assert answer.code == 1
     assert "Expected a YAML value in 'a=[1', got one that cannot be parsed. Quote it." in answer.out
+
+
+def test_work_that_does_not_fit_into_memory_prints_one_line(vecrl, monkeypatch):
+    """As a real one is, which the test cannot wait for."""
+
+    def evaluator(options):
+        np.empty(2**62, np.uint8)
+
+    monkeypatch.setattr("vecrl.cli.options.Options.evaluator", evaluator)
+    answer = vecrl("evolve", "native::CartPole-v1")
+    assert answer.code == 1
+    assert answer.out.startswith("Error: Expected work that fits into memory, got ")
+    assert len(answer.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["rollout", "CartPole-v1", "--episodes"], ["bench", "CartPole-v1", "--envs"]])
+def test_counts_have_a_maximum(vecrl, command):
+    answer = vecrl(*command, 10**20)
+    assert answer.code == 2
+    assert "less than or equal to" in answer.out
+    assert "2147483647" in answer.out
+
+
+INTERRUPTED_START = """
+import os, signal, sys
+from vecrl.cli import main
+from vecrl.cli.run_folder import RunFolder
+
+write = RunFolder.write_state
+
+def interrupted(self, state, best):
+    os.kill(os.getpid(), signal.SIGINT)
+    write(self, state, best)
+
+RunFolder.write_state = interrupted
+main(sys.argv[1:])
+"""
+
+
+def test_an_interrupt_at_the_start_leaves_a_whole_folder(vecrl, tmp_path):
+    """The signal comes between the creation of the folder and its first file."""
+    command = [sys.executable, "-c", INTERRUPTED_START, "evolve", "native::CartPole-v1", *map(str, SMALL), "--no-video"]
+    done = subprocess.run([*command, "--out", tmp_path], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 130, done.stderr
+    folder = tmp_path / "native-CartPole-v1-1"
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "state.ckpt"]
+    assert vecrl("evolve", "--resume", folder, "--generations", 1).code == 0
+
+
+def test_an_error_at_the_start_leaves_no_folder(vecrl, tmp_path, monkeypatch):
+    def full(self, config):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("vecrl.cli.run_folder.RunFolder.write_config", full)
+    answer = vecrl("evolve", "native::CartPole-v1", *SMALL, "--no-video", "--out", tmp_path)
+    assert (answer.code, list(tmp_path.iterdir())) == (1, [])

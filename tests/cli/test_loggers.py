@@ -56,6 +56,15 @@ def test_a_resumed_run_continues_its_log(vecrl: Any, tmp_path: Path) -> None:
     assert sorted(series(folder / "scalars/mean.csv")) == [2, 3]
 
 
+def test_a_run_is_resumed_in_its_own_folder(vecrl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "CartPole-v1-1"
+    assert vecrl(*EVOLVE, "--generations", 1, "--out", tmp_path, "--no-video").code == 0
+    monkeypatch.chdir(folder)
+    answer = vecrl("evolve", "--resume", ".", "--generations", 2, "--logger", "csv")
+    assert answer.code == 0, answer.out
+    assert list(series(folder / "scalars/mean.csv")) == [2]
+
+
 def test_rollout_writes_returns_settings_and_the_video(vecrl: Any, tmp_path: Path) -> None:
     options = ["--episodes", 5, "--envs", 2, "--seed", 3, "--video", tmp_path / "film.mp4", "--out", tmp_path / "logs"]
     answer = vecrl("rollout", "CartPole-v1", *options, "--logger", "csv")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .console import Settings, handle_errors, import_modules, parse_pairs
+from .console import MAX_COUNT, Settings, handle_errors, import_modules, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
@@ -78,10 +78,10 @@ BackendOption = Annotated[
         "RAY_ADDRESS is the address of a cluster.",
     ),
 ]
-Workers = Annotated[Optional[int], typer.Option(min=1, help="Number of workers. Default: one per core.")]  # noqa: UP045
+Workers = Annotated[Optional[int], typer.Option(min=1, max=MAX_COUNT, help="Number of workers. Default: one per core.")]  # noqa: UP045
 Device = Annotated[Optional[str], typer.Option(help="Device of a batched simulator: cpu, cuda.")]  # noqa: UP045
 Seed = Annotated[Optional[int], typer.Option(min=0, help="Seed. Default: a random one, which is printed.")]  # noqa: UP045
-Threads = Annotated[int, typer.Option(min=1, help="Number of torch threads in this process.")]
+Threads = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of torch threads in this process.")]
 
 
 def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:
@@ -133,9 +133,9 @@ def check(
 def rollout(
     env: Env = None,
     policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`. Default: random actions.")] = None,  # noqa: UP045
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
-    envs: Annotated[int, typer.Option(min=1, help="Number of environments in the batch.")] = 8,
-    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Truncate longer episodes.")] = None,  # noqa: UP045
+    episodes: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of episodes.")] = 10,
+    envs: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of environments in the batch.")] = 8,
+    max_steps: Annotated[Optional[int], typer.Option(min=1, max=MAX_COUNT, help="Truncate longer episodes.")] = None,  # noqa: UP045
     backend: BackendOption = "serial",
     workers: Workers = None,
     device: Device = None,
@@ -241,8 +241,12 @@ def bench(
             help="Backend to try; repeatable.",
         ),
     ] = ["serial", "processes"],  # noqa: B006
-    workers: Annotated[list[int], typer.Option(min=1, help="Number of workers to try; repeatable.")] = [],  # noqa: B006
-    envs: Annotated[list[int], typer.Option(min=1, help="Environments per worker to try; repeatable.")] = [],  # noqa: B006
+    workers: Annotated[
+        list[int], typer.Option(min=1, max=MAX_COUNT, help="Number of workers to try; repeatable.")
+    ] = [],  # noqa: B006
+    envs: Annotated[
+        list[int], typer.Option(min=1, max=MAX_COUNT, help="Environments per worker to try; repeatable.")
+    ] = [],  # noqa: B006
     seconds: Annotated[float, typer.Option(min=0.05, help="Duration of each measurement.")] = 1.0,
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006

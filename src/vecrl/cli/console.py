@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+MAX_COUNT = 2**31 - 1  # of members, episodes, steps, workers, …
 SLOW_S = 15.0  # seconds without a result after which a command says what it does
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +56,12 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             hint = "" if isinstance(error, typer.Exit) else name_hint(kwargs.get("env"), str(error))
             if Settings.traceback or not (hint or _is_expected(error)):
                 raise
-            error_console.print(f"[bold red]Error:[/] {escape(first_line(error))}", soft_wrap=True)
+            text = first_line(error)
+            if isinstance(error, MemoryError):
+                text = (
+                    f"Expected work that fits into memory, got {text}. Give fewer members, environments or parameters."
+                )
+            error_console.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
             if hint:
                 error_console.print(escape(hint), soft_wrap=True)
             raise typer.Exit(1) from None
@@ -75,6 +81,24 @@ def _termination_as_interrupt() -> Iterator[None]:
     finally:
         if previous is not None:  # as a handler is that Python has not installed
             signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """A context at the end of which an interrupt is raised that comes within it, so that its work is done whole."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets interrupts
+        yield
+        return
+    signals: list[int] = []
+    numbers = signal.SIGINT, signal.SIGTERM
+    previous = [signal.signal(number, lambda received, _: signals.append(received)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if signals:
+        raise KeyboardInterrupt
 
 
 def status(text: str) -> Status:
@@ -133,12 +157,12 @@ def first_line(error: BaseException, suffix: str = " (--traceback shows the rest
 
 
 def _is_expected(error: Exception) -> bool:
-    """Returns whether the user can correct an error: one of vecrl or gymnasium, a wrong value, or something missing."""
+    """Returns whether the user can correct an error: of vecrl, of gymnasium, or about values, files and memory."""
     from gymnasium.error import Error as GymnasiumError
 
     from ..errors import VecrlError
 
-    return isinstance(error, VecrlError | GymnasiumError | ValueError | ImportError | OSError)
+    return isinstance(error, VecrlError | GymnasiumError | ValueError | ImportError | OSError | MemoryError)
 
 
 def import_modules(names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -20,7 +21,7 @@ from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import seed_for, stream_for
 from ..simulators.faster import faster_name
-from .console import INTERRUPTED, SlowNotice, console, first_line, status
+from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
 from .foreign_code import checked_env_args
 from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
@@ -73,10 +74,22 @@ class Evolution:
         if options.seed is None:
             options = replace(options, seed=int(np.random.SeedSequence().generate_state(1)[0]))
         run = cls(options, RunFolder(parent))  # before the folder is created, so that wrong options leave none
-        run.folder = RunFolder.new(parent, options.env)
-        run.folder.write_state(run.state_dict(), None)  # before config.yaml, so that a folder with one can be resumed
-        run.write_config()
+        try:
+            with deferred_interrupts():  # so that they leave no folder without its files
+                run._create_folder(parent)
+        except BaseException:
+            run.evaluator.close()
+            raise
         return run
+
+    def _create_folder(self, parent: Path) -> None:
+        self.folder = RunFolder.new(parent, self.options.env)
+        try:
+            self.folder.write_state(self.state_dict(), None)  # before config.yaml: a folder with one can be resumed
+            self.write_config()
+        except BaseException:
+            shutil.rmtree(self.folder.path)
+            raise
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, Any]) -> Evolution:

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..policy.population import PopulationEvaluator
+from .console import MAX_COUNT
 
 CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video", "logger"}
 CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}
@@ -68,6 +69,8 @@ class Options:
                 raise ValueError(f"Expected {name} to be {_describe_type(expected_type)}, got {value!r}.")
             if name in MINIMUMS and value is not None and value < MINIMUMS[name]:
                 raise ValueError(f"Expected {name} of {MINIMUMS[name]} or more, got {value!r}.")
+            if name in (*COUNT_OPTIONS, "popsize") and value is not None and value > MAX_COUNT:
+                raise ValueError(f"Expected {name} of {MAX_COUNT} or less, got {value!r}.")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:

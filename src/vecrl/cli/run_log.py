@@ -40,6 +40,7 @@ class RunLog:
         from ..record.loggers import get_logger  # here, since the package imports TensorDicts
 
         options = {"video_format": "mp4"} if kind == "csv" else {}
+        folder = folder.resolve()  # "." has no name
         return cls(get_logger(kind, str(folder.parent), folder.name, **options))
 
     def settings(self, settings: Mapping[str, Any]) -> None:
