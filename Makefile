@@ -139,8 +139,10 @@ docs: .venv/.ready
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
 	touch $@
 
-# NLE, gymnax and procgen2 pin older versions of others than they need, and so run without their declared dependencies.
-# The build of Melting Pot downloads the saved agents of its scenarios, unless it finds an archive; substrates need none.
+# NLE, gymnax, procgen2 and RoboHive pin older versions of others than they need, and so run without their declared
+# dependencies. The build of Melting Pot downloads the saved agents of its scenarios, unless it finds an archive;
+# substrates need none. RoboHive is imported only if it finds a folder of models; the tests have a model of their own.
+# Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins.
 .venv-simulators/.ready: constraints.txt pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-simulators
 	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) -e ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"
@@ -148,7 +150,10 @@ docs: .venv/.ready
 	touch .venv-simulators/meltingpot/assets/saved_models/none
 	tar czf .venv-simulators/meltingpot-assets-2.3.0.tar.gz -C .venv-simulators/meltingpot assets
 	TMPDIR=$(CURDIR)/.venv-simulators .venv-simulators/bin/python $(PIP) --no-deps dm-meltingpot==2.4.1 nle==1.3.0 \
-		gymnax==1.0.1 procgen2==0.10.7 gym3==0.3.3
+		gymnax==1.0.1 procgen2==0.10.7 gym3==0.3.3 robohive==0.7.0 flatten-dict==0.5.0 gitpython==3.2.1 gitdb==4.0.12 \
+		smmap==5.0.3 sk-video==1.1.10 isaaclab==2.3.2.post1 toml==0.10.2
+	folder=$$(.venv-simulators/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/robohive/simhive; \
+		mkdir -p $$folder && printf 0.7.0 > $$folder/simhive-version
 	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) dmlab2d reactivex immutabledict pybind11 cffi \
 		moderngl six seaborn
 	touch $@
