@@ -262,7 +262,7 @@ SIMULATOR_LIBRARIES = {
     "openml": {"torch"},
     "vmas": {"torch"},
     "vmas_state": {"torch"},
-    "isaac": {"torch"},
+    "isaac": {"isaaclab", "torch"},
     "genesis": {"torch"},
     "genesis_tasks": {"torch"},
     "unity": {"mlagents_envs"},

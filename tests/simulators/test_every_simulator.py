@@ -18,7 +18,8 @@ from tests.simulators.every_dialect import DIALECTS, run_checks
 
 from vecrl.simulators.registry import find_entry, known_prefixes
 
-UNAVAILABLE = "smac", "habitat", "isaacgym", "isaaclab", "robohive"  # cannot be installed by pip on this Python
+# Without what they need besides their packages: StarCraft II, scenes, a GPU with Isaac Sim, models
+UNAVAILABLE = "smac", "habitat", "isaacgym", "isaaclab", "robohive"
 UNITY_PEER = Path(__file__).parents[1] / "fixtures" / "unity_peer.py"
 # For each group of tests, by its marker: its simulators, with arguments that make their episodes short.
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {

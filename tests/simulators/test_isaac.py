@@ -3,12 +3,12 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
-import gymnasium
 import pytest
 import torch
-from tests.fixtures.isaac_tasks import GymTask, LabEnv
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete
+from tests.fixtures.isaac_tasks import DirectLabEnv, GymTask, LabEnv
 
-from vecrl.envs import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper, check_env_specs
+from vecrl.envs import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper, RewardSum, TransformedEnv, check_env_specs
 from vecrl.errors import SpaceError, StateError, VersionError
 from vecrl.simulators import availability
 from vecrl.simulators.isaac import IsaacGymTask, SelfResettingSimulator
@@ -36,18 +36,6 @@ def isaacgym(monkeypatch):
     ):
         monkeypatch.setitem(sys.modules, found.__name__, found)
     return made
-
-
-@pytest.fixture
-def isaaclab(monkeypatch):
-    started = []
-    app = module("isaaclab.app", AppLauncher=lambda headless: started.append(headless))
-    utils = module("isaaclab_tasks.utils", parse_env_cfg=lambda name, device, num_envs: (name, device, num_envs))
-    for found in (module("isaaclab"), app, module("isaaclab_tasks"), utils):
-        monkeypatch.setitem(sys.modules, found.__name__, found)
-    gymnasium.register("Isaac-Walk-v0", lambda cfg: LabEnv(cfg[2], cfg), disable_env_checker=True)
-    yield started
-    gymnasium.registry.pop("Isaac-Walk-v0")
 
 
 @pytest.fixture(params=["gym", "lab"])
@@ -97,11 +85,23 @@ def test_seeds_set_the_generator_of_all_rows(env):
     assert not torch.equal(starts[0], starts[2])
 
 
-def test_other_rows_cannot_be_reset_alone(env):
+@pytest.mark.parametrize("make", [lambda: IsaacGymWrapper(GymTask()), lambda: IsaacLabWrapper(DirectLabEnv())])
+def test_other_rows_cannot_be_reset_alone(make):
+    env = make()
     td = env.rand_step(env.reset())["next"]
     td["_reset"] = torch.tensor([[True], [False], [False]])
     with pytest.raises(SpaceError, match="Expected a mask of rows that ended in the last step"):
         env.reset(td)
+
+
+def test_rows_of_manager_based_environments_can_be_reset_alone():
+    env = IsaacLabWrapper(LabEnv())
+    before = env.rand_step(env.reset())["next"]
+    td = before.clone().set("_reset", torch.tensor([[True], [False], [True]]))
+    after = env.reset(td)
+    assert steps_of(after).tolist() == [0, 1, 0]
+    assert torch.equal(after["policy"][1], before["policy"][1])
+    assert steps_of(env.rand_step(after)["next"]).tolist() == [1, 2, 1]
 
 
 def test_states_are_refused():
@@ -160,13 +160,27 @@ def test_prefix_makes_vector_environments(isaacgym):
 # -- Isaac Lab
 
 
-def test_environments_of_isaac_lab_are_made_by_name(isaaclab):
-    env = make_vector_env("isaaclab::Isaac-Walk-v0", num_envs=2, device="cpu")
-    obs, _ = env.reset()
-    assert obs["policy"].shape == (2, 3)
-    assert obs["critic"]["steps"].shape == (2, 1)
-    assert isaaclab == [True]
-    assert availability.available("isaaclab").names == ("Isaac-Walk-v0",)
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [(Discrete(3), (3, 1)), (MultiDiscrete([3, 2]), (3, 2)), (Dict(move=Discrete(2)), (3, 1))],
+)
+def test_spaces_of_actions(space, shape):
+    """Isaac Lab's tasks read a Discrete action as a column of int64."""
+    lab_env = LabEnv(action_space=space)
+    env = IsaacLabWrapper(lab_env, categorical_action_encoding=True)
+    check_env_specs(env)
+    env.rollout(2, break_when_any_done=False)
+    action = lab_env.actions[-1]
+    action = action["move"] if isinstance(action, dict) else action
+    assert (tuple(action.shape), action.dtype) == (shape, torch.int64)
+
+
+def test_discrete_actions_are_one_hot_rows_by_default():
+    lab_env = LabEnv(action_space=Discrete(3))
+    env = IsaacLabWrapper(lab_env)
+    td = env.reset().set("action", torch.eye(3, dtype=torch.int64)[[2, 0, 1]])
+    env.step(td)
+    assert lab_env.actions[-1].tolist() == [[2], [0], [1]]
 
 
 def test_cameras_add_frames():
@@ -176,16 +190,45 @@ def test_cameras_add_frames():
     frames = rollout["camera", "rgb"]
     assert (tuple(frames.shape), frames.dtype) == ((3, 4, 4, 5, 3), torch.uint8)
     assert frames[:, :, 0, 0, 0].tolist() == [[0, 1, 2, 0], [0, 1, 2, 3], [0, 1, 2, 3]]
-    depth = IsaacLabWrapper(
-        LabEnv(),
-        from_tiled_camera=True,
-        tiled_camera_data_type="depth",
-        pixels_dtype=None,
-        pixels_channels=None,
-    ).reset()["pixels"]
-    assert (tuple(depth.shape), depth.dtype) == ((3, 4, 5, 1), torch.float32)
     with pytest.raises(SpaceError, match="Expected a camera named 'front' in the scene, got tiled_camera"):
         IsaacLabWrapper(LabEnv(), from_tiled_camera=True, tiled_camera_name="front")
+
+
+def test_frames_of_floats():
+    floats = IsaacLabWrapper(LabEnv(color_dtype=torch.float32), from_tiled_camera=True)
+    frames = floats.rollout(3, break_when_any_done=False)["pixels"]
+    assert (frames[1, :, 0, 0, 0].tolist(), frames.dtype) == ([0, 1, 2], torch.uint8)
+    options = {"from_tiled_camera": True, "tiled_camera_data_type": "depth"}
+    depth = IsaacLabWrapper(LabEnv(), pixels_dtype=None, pixels_channels=None, **options).reset()["pixels"]
+    assert (tuple(depth.shape), depth.dtype) == ((3, 4, 5, 1), torch.float32)
+    with pytest.raises(SpaceError, match="Expected pixels_dtype=None or a float dtype for 'depth'"):
+        IsaacLabWrapper(LabEnv(), **options)
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_episodes_start_in_a_state_of_the_scene(is_relative):
+    lab_env = LabEnv()
+    env = IsaacLabWrapper(lab_env)
+    env.rollout(2, break_when_any_done=False)
+    state = lab_env.scene.get_state(is_relative=True) if is_relative else env.get_state()
+    places = lab_env.rows.x.clone()
+    rest = env.rollout(2, break_when_any_done=False)
+    first = env.reset_to_state(state, is_relative=is_relative)
+    assert torch.allclose(first["policy"][:, 0], places)
+    assert steps_of(first).tolist() == [0, 0, 0]
+    assert steps_of(env.rand_step(first)["next"]).tolist() == [1, 1, 1]
+    td = rest[:, -1]["next"].clone().set("_reset", torch.tensor([[False], [True], [False]]))
+    some = env.reset_to_state(state, td, is_relative=is_relative)
+    assert torch.allclose(some["policy"][1, 0], places[1])
+    assert not torch.allclose(some["policy"][0, 0], places[0])
+
+
+def test_states_of_scenes_are_not_states_of_environments():
+    env = IsaacLabWrapper(LabEnv())
+    with pytest.raises(StateError):
+        TransformedEnv(env, RewardSum()).get_state()
+    with pytest.raises(StateError, match="Expected an environment with reset_to, got DirectLabEnv"):
+        IsaacLabWrapper(DirectLabEnv()).reset_to_state(env.get_state())
 
 
 def test_objects_of_other_libraries_are_refused():
@@ -197,7 +240,7 @@ def test_objects_of_other_libraries_are_refused():
 
 
 def test_missing_libraries_are_explained():
-    with pytest.raises(VersionError, match=r"Isaac Gym is not installed"):
+    with pytest.raises(VersionError, match=r"Isaac Gym .* needs Python 3.8"):
         IsaacGymEnv("Ant", num_envs=1, device="cpu")
     assert IsaacGymEnv.available_envs == []
     assert "https://developer.nvidia.com/isaac-gym" in (availability.available("isaacgym").missing or "")

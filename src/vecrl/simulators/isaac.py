@@ -6,8 +6,10 @@ rows that end an episode. This module imports the libraries when a task is made,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,15 +19,17 @@ from torch import Tensor
 
 from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
-from ..errors import SpaceError, StateError
+from ..errors import SpaceError, StateError, VersionError
 from .imports import import_library
+from .legacy_gym import as_gymnasium_space
 
 _HINTS = {
-    "isaacgym": "Isaac Gym is not installed: download it from https://developer.nvidia.com/isaac-gym, pip install its "
-    "python folder, then pip install git+https://github.com/isaac-sim/IsaacGymEnvs.git. It needs Python 3.8 and a GPU",
-    "isaaclab": "Isaac Lab is not installed: install Isaac Sim and Isaac Lab as https://isaac-sim.github.io/IsaacLab "
-    "says. They need a GPU",
+    "isaacgym": "Isaac Gym (https://developer.nvidia.com/isaac-gym) cannot be imported. It needs Python 3.8 or older, "
+    "on which vecrl does not run. Use isaaclab::, which replaces it",
+    "isaaclab": "Isaac Lab is not installed: pip install 'isaaclab[isaacsim]==2.3.2' --extra-index-url "
+    "https://pypi.nvidia.com on Python 3.11, as https://isaac-sim.github.io/IsaacLab says. It needs a GPU",
 }
+_app: dict[str, Any] = {}  # the application that this process has started, see `start_app`
 
 
 class TaskStep(NamedTuple):
@@ -43,9 +47,11 @@ class Task(Protocol):
     num_envs: int
     device: str
     action_space: AnySpace
+    resets_rows: bool
 
     def reset(self, seed: int | None) -> Tree: ...
-    def step(self, actions: Tensor) -> TaskStep: ...
+    def reset_rows(self, ids: Tensor) -> Tree: ...
+    def step(self, actions: Tree) -> TaskStep: ...
     def close(self) -> None: ...
 
 
@@ -59,7 +65,6 @@ class SelfResettingSimulator:
         task: see `Task`. It is reset once.
     """
 
-    checks_actions = True  # the libraries clip actions
     metadata: dict[str, Any] = {"render_modes": []}
     render_mode: str | None = None
 
@@ -67,6 +72,7 @@ class SelfResettingSimulator:
         self.task = task
         self.num_envs, self.device = task.num_envs, str(task.device)
         self.action_space = task.action_space
+        self.checks_actions = isinstance(task.action_space, spaces.Box)  # the libraries clip actions
         self._obs = task.reset(None)
         self.observation_space = _space_of(self._obs)
         self._restarted = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -84,25 +90,41 @@ class SelfResettingSimulator:
         return _map(torch.clone, self._obs)
 
     def reset_where(self, mask: Tensor) -> Tree:
-        """Returns the first observations of rows that have reset themselves in the last step, and all other rows.
+        """Returns the observations of all rows: the first ones of rows that reset themselves in the last step.
+
+        Other rows of the mask are reset, if the task can reset single rows.
 
         Raises:
-            SpaceError: the mask has other rows, which cannot be reset alone.
+            SpaceError: the mask has other rows, and the task cannot reset them alone.
         """
-        if bool((mask & ~self._restarted).any()):
-            raise SpaceError(
-                "Expected a mask of rows that ended in the last step, got others. These tasks reset rows themselves; "
-                "reset all rows instead."
-            )
+        others = mask & ~self._restarted
+        if bool(others.any()):
+            if not self.task.resets_rows:
+                raise SpaceError(
+                    "Expected a mask of rows that ended in the last step, got others. This task resets rows itself; "
+                    "reset all rows instead."
+                )
+            self._replace_rows(others, self.task.reset_rows(others.nonzero().squeeze(-1)))
         return _map(torch.clone, self._obs)
 
-    def step(self, actions: Tensor) -> BatchStep:
+    def reset_to(self, mask: Tensor, state: Any, is_relative: bool, seed: int | None) -> None:
+        """Resets the rows of `mask` `[n]` to their parts of the state of a scene of Isaac Lab."""
+        task: Any = self.task
+        ids = mask.nonzero().squeeze(-1)
+        self._replace_rows(mask, task.reset_to(_map(lambda leaf: leaf[ids], state), ids, is_relative, seed))
+
+    def _replace_rows(self, mask: Tensor, obs: Tree) -> None:
+        """Keeps the new observations of the rows of `mask`, and the last ones of others."""
+        self._obs = _map(lambda new, old: torch.where(_like(mask, new), new, old), obs, self._obs)
+        self._restarted = self._restarted | mask
+
+    def step(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
         return self.step_and_reset(actions)[0]
 
-    def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tree]:
+    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
         """Steps all rows; returns the step, the rows that ended, and the observations to act on next."""
-        result = self.task.step(torch.as_tensor(actions, device=self.device))
+        result = self.task.step(_map(lambda action: torch.as_tensor(action, device=self.device), actions))
         self._obs = result.obs
         self._restarted = result.terminated | result.truncated
         final = _map(lambda leaf: _blank_where(self._restarted, leaf), result.obs)
@@ -128,10 +150,12 @@ class SelfResettingSimulator:
 class IsaacGymTask:
     """A task of Isaac Gym: `isaacgymenvs.tasks.base.vec_task.VecTask`, or an object with its methods."""
 
+    resets_rows = False
+
     def __init__(self, env: Any):
         self.env = env
         self.num_envs, self.device = int(env.num_envs), str(getattr(env, "rl_device", env.device))
-        self.action_space: AnySpace = _box_of(env.action_space)
+        self.action_space = _action_space(env.action_space)
 
     def reset(self, seed: int | None) -> Tree:
         """Resets all rows; the seed is that of the global generators, which the tasks use."""
@@ -143,7 +167,11 @@ class IsaacGymTask:
             self.env.compute_observations()
         return dict(self.env.reset())
 
-    def step(self, actions: Tensor) -> TaskStep:
+    def reset_rows(self, ids: Tensor) -> Tree:
+        """Is never called, see `resets_rows`."""
+        raise NotImplementedError
+
+    def step(self, actions: Tree) -> TaskStep:
         """Steps all rows. An end at the time limit truncates."""
         obs, reward, done, extras = self.env.step(actions)
         done = done.bool()
@@ -157,21 +185,43 @@ class IsaacGymTask:
 
 
 class IsaacLabTask:
-    """An environment of Isaac Lab: a `ManagerBasedRLEnv` or `DirectRLEnv`, or an object with its methods."""
+    """An environment of Isaac Lab: a `ManagerBasedRLEnv` or `DirectRLEnv`, or an object with its methods.
+
+    Attributes:
+        resets_rows: whether single rows can be reset, as those of a `ManagerBasedRLEnv`.
+    """
 
     def __init__(self, env: Any):
         self.env = env
         base = env.unwrapped
         self.num_envs, self.device = int(base.num_envs), str(base.device)
-        self.action_space: AnySpace = _box_of(base.single_action_space)
+        self.action_space = _action_space(base.single_action_space)
+        self.resets_rows = "env_ids" in signature(base.reset).parameters
 
     def reset(self, seed: int | None) -> Tree:
         """Resets all rows."""
         return dict(self.env.reset(seed=seed)[0])
 
-    def step(self, actions: Tensor) -> TaskStep:
+    def reset_rows(self, ids: Tensor) -> Tree:
+        """Resets rows and returns the observations of all."""
+        return dict(self.env.unwrapped.reset(env_ids=ids)[0])
+
+    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree:
+        """Resets rows to a state, and returns the observations of all rows.
+
+        Raises:
+            StateError: the environment cannot do so.
+        """
+        base = self.env.unwrapped
+        if not hasattr(base, "reset_to"):
+            raise StateError(
+                f"Expected an environment with reset_to, got {type(base).__name__}. Use a manager-based one."
+            )
+        return dict(base.reset_to(state, ids, seed=seed, is_relative=is_relative)[0])
+
+    def step(self, actions: Tree) -> TaskStep:
         """Steps all rows."""
-        obs, reward, terminated, truncated, _ = self.env.step(actions)
+        obs, reward, terminated, truncated, _ = self.env.step(_with_columns(self.action_space, actions))
         return TaskStep(dict(obs), reward, terminated.bool(), truncated.bool())
 
     def close(self) -> None:
@@ -190,25 +240,83 @@ def _space_of(obs: Tree) -> AnySpace:
     return spaces.Box(limits.min, limits.max, tuple(obs.shape[1:]), array.dtype.type)
 
 
-def _box_of(space: Any) -> spaces.Box:
-    """Returns a Box of gymnasium or of the old gym as one of gymnasium."""
-    return spaces.Box(np.asarray(space.low), np.asarray(space.high), dtype=np.float32)
+def _action_space(space: Any) -> AnySpace:
+    """Returns a space of gymnasium or of the old gym as one of gymnasium, a Box with float32."""
+    space = as_gymnasium_space(space)
+    return spaces.Box(space.low, space.high, dtype=np.float32) if isinstance(space, spaces.Box) else space
 
 
-def _map(function: Any, tree: Tree) -> Tree:
-    return {name: _map(function, part) for name, part in tree.items()} if isinstance(tree, Mapping) else function(tree)
+def _with_columns(space: AnySpace, actions: Tree) -> Tree:
+    """Returns actions as Isaac Lab's environments take them: those of a Discrete are `[n, 1]`."""
+    if isinstance(space, spaces.Dict):
+        return {name: _with_columns(part, actions[name]) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_with_columns(part, action) for part, action in zip(space, actions, strict=True))
+    return actions.unsqueeze(-1) if isinstance(space, spaces.Discrete) else actions
+
+
+def _map(function: Any, tree: Tree, *others: Tree) -> Tree:
+    """Calls a function with the leaves at equal places of nested dicts and tuples of tensors."""
+    if isinstance(tree, Mapping):
+        return {name: _map(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_map(function, *parts) for parts in zip(tree, *others, strict=True))
+    return function(tree, *others)
+
+
+def _like(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Returns a mask `[n]` with the number of dimensions of a leaf `[n, ...]`."""
+    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
 def _blank_where(mask: Tensor, leaf: Tensor) -> Tensor:
-    blank = float("nan") if leaf.dtype.is_floating_point else 0
-    return leaf.masked_fill(mask.reshape(-1, *[1] * (leaf.ndim - 1)), blank)
+    return leaf.masked_fill(_like(mask, leaf), float("nan") if leaf.dtype.is_floating_point else 0)
 
 
 def _library(library: str, module: str) -> Any:
     return import_library(module, _HINTS[library])
 
 
-def make_task(name: str, num_envs: int, *, library: str, device: Any = None, **kwargs: Any) -> Any:
+def start_app(device: str = "cuda:0", *, enable_cameras: bool = False, headless: bool = True) -> None:
+    """Starts Isaac Sim's application; Isaac Lab's environments can be imported only after that.
+
+    A process has one application. So a second call has no effect, and neither has a call after a program has started
+    Isaac Sim by itself.
+
+    Args:
+        device: the device of physics and rendering.
+        enable_cameras: let cameras render, as tasks that observe images need it.
+        headless: open no window.
+
+    Raises:
+        VersionError: Isaac Lab is not installed; the message says how to install it.
+        ValueError: the first call has started the application without cameras, which are needed now.
+    """
+    if not _app and "omni.kit.app" not in sys.modules:
+        _library("isaaclab", "isaaclab.app")
+        try:
+            # The package sets no attribute, and supports this form only
+            from isaaclab.app import AppLauncher  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise VersionError(f"{_HINTS['isaaclab']} ({error})") from error
+        launcher = AppLauncher(headless=headless, enable_cameras=enable_cameras, device=device)
+        _app.update(launcher=launcher, enable_cameras=enable_cameras)
+    elif enable_cameras and not _app.get("enable_cameras", True):
+        raise ValueError(
+            "Expected enable_cameras=True for the first environment of Isaac Lab in this process, got False. An "
+            "application starts cameras at its start only: give it to the first one too."
+        )
+
+
+def make_task(
+    name: str,
+    num_envs: int,
+    *,
+    library: str,
+    device: Any = None,
+    enable_cameras: bool = False,
+    **kwargs: Any,
+) -> Any:
     """Makes a task by name and returns the library's object.
 
     Args:
@@ -216,6 +324,7 @@ def make_task(name: str, num_envs: int, *, library: str, device: Any = None, **k
         num_envs: number of rows.
         library: "isaacgym" or "isaaclab".
         device: the device of physics and tensors; None for "cuda:0".
+        enable_cameras: of Isaac Lab, see `start_app`.
         kwargs: for `isaacgymenvs.make` (`seed`, `headless` …), or for `gymnasium.make` of Isaac Lab.
 
     Raises:
@@ -226,7 +335,7 @@ def make_task(name: str, num_envs: int, *, library: str, device: Any = None, **k
         _library(library, "isaacgym")  # it must be imported before torch uses the GPU
         options = {"seed": 0, "sim_device": device, "rl_device": device, "headless": True, **kwargs}
         return _library(library, "isaacgymenvs").make(task=name, num_envs=num_envs, **options)
-    _library(library, "isaaclab.app").AppLauncher(headless=True)  # nothing else can be imported before it
+    start_app(device, enable_cameras=enable_cameras)
     _library(library, "isaaclab_tasks")
     config = _library(library, "isaaclab_tasks.utils").parse_env_cfg(name, device=device, num_envs=num_envs)
     return import_module("gymnasium").make(name, cfg=config, **kwargs)
