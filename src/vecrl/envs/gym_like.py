@@ -23,6 +23,7 @@ from .fast_paths import bypassed_by
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .keys import Key, key_path
 from .library_env import LibraryEnv
+from .shared_entries import copy_entries
 from .spec_store import Device, derived
 from .step_validation import no_action, wrong_action
 
@@ -73,6 +74,7 @@ class GymLikeEnv(LibraryEnv):
     libname: str | None = None
     excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_obs_keys", "_layout", "_tuples")
     _converts_actions = True
+    _result_methods = ("_reset", "_step", "read_obs", "read_reward", "read_done", "read_info")
     _dict_actions = False
     """Whether the library takes a dict of actions, even for a single action."""
 
@@ -321,7 +323,8 @@ class GymLikeEnv(LibraryEnv):
     @bypassed_by("_fast_step")
     def _with_info(self, entries: dict[str, object], info: Info) -> TensorDictBase:
         data: Any = TensorDict(entries, self.batch_size, device=self.device)
-        return self.read_info(info, data) if self.info_dict_reader else data
+        # a reader may write values that the environment keeps in its infos
+        return copy_entries(self.read_info(info, data.copy()), data) if self.info_dict_reader else data
 
     def fast_encoding(self) -> Self:
         """Returns the environment unchanged, since encoding is always fast; exists for scripts that call it."""

@@ -1,86 +1,54 @@
 """Copies the entries that an environment could still write into.
 
 An environment may return its own buffers, or views of them, and update them in place in its next step. Results of
-`EnvBase` must not change afterwards, so these entries are copied. Entries without other references are not copied,
-since counting references is cheaper than copying large tensors. This module must not know environments.
+`EnvBase` must not change afterwards, so all entries are copied, unless the environment's class declares that it returns
+new tensors. Whether something else refers to a tensor is not looked up, because such counts depend on the interpreter.
 """
 
 from __future__ import annotations
 
-from sys import getrefcount
+from functools import cache
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-_owners: Any = torch._C._storage_Use_Count  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+DECLARATION = "returns_new_tensors"
 
 
-def copy_shared_entries(
-    data: TensorDictBase, inputs: TensorDictBase | None, arrays_are_new: bool = False
-) -> TensorDictBase:
-    """Returns `data` with copies of the entries that something else refers to.
+@cache
+def declares_new_tensors(cls: type, methods: tuple[str, ...]) -> bool:
+    """Returns whether a class declares `returns_new_tensors` for its own `methods`.
 
-    Args:
-        data: the result of `_step` or `_reset`; it is updated in place if nothing else refers to it.
-        inputs: the input of that method: entries that it returned unchanged are not copied.
-        arrays_are_new: whether tensors over the memory of arrays need no copy.
+    A declaration holds for the methods of its class and of the bases. It does not hold for a method that a subclass
+    overrides, which may return other tensors.
     """
-    if type(data) is not TensorDict or getrefcount(data) > _FREE_DATA or data.is_locked:
+    if not getattr(cls, DECLARATION):
+        return False
+    mro = cls.__mro__
+    declared_at = next(i for i, base in enumerate(mro) if DECLARATION in vars(base))
+    return not any(name in vars(base) for base in mro[:declared_at] for name in methods)
+
+
+def copy_entries(data: TensorDictBase, inputs: TensorDictBase | None) -> TensorDictBase:
+    """Returns a TensorDict with copies of all entries of `data`, which have the same gradients.
+
+    Entries that are unchanged entries of `inputs`, and data that are no tensors, are not copied.
+    """
+    if type(data) is not TensorDict:  # such as a lazy stack or a tensorclass
         return data.clone()
-    return _copy_entries(data, inputs, arrays_are_new)
-
-
-def _copy_entries(data: TensorDict, inputs: TensorDictBase | None, arrays_are_new: bool) -> TensorDict:
-    shared: dict[str, Any] = {}
+    before: dict[Any, Any] = {} if inputs is None else dict(inputs.items())
+    entries: dict[Any, Any] = {}
     value: Any
     for name, value in data.items():
-        if not isinstance(value, Tensor):
-            before = None if inputs is None else inputs.get(name, None)
-            if getrefcount(value) > _FREE or not _copy_nested(value, before, arrays_are_new):
-                shared[name] = value
-            continue
-        if getrefcount(value) <= _FREE:
-            try:
-                memory = value.untyped_storage()
-            except (RuntimeError, NotImplementedError):  # such as a tensor within torch.vmap, which has none
-                shared[name] = value
-                continue
-            owners = _owners(memory._cdata)  # `memory`, `value` and, if `value` is a view, its base
-            if owners > 2 and value._is_view() and getrefcount(value._base) <= _FREE_BASE:
-                owners -= 1
-            if owners <= 2 and (arrays_are_new or memory.resizable()):
-                continue
-        shared[name] = value
-    for name, value in shared.items():
-        if not is_non_tensor(value) and (inputs is None or inputs.get(name, None) is not value):
-            data.set(name, value.clone())
-    return data
-
-
-def _copy_nested(value: object, inputs: Any, arrays_are_new: bool) -> bool:
-    """Copies the shared entries of a nested TensorDict; returns whether it needs no copy itself."""
-    if type(value) is not TensorDict or value.is_locked:
-        return False
-    _copy_entries(value, inputs, arrays_are_new)
-    return True
-
-
-def _references(data: TensorDictBase) -> int:
-    return getrefcount(data)
-
-
-def _references_of_entry(data: TensorDictBase) -> int:
-    [count] = [getrefcount(value) for _, value in data.items()]  # as `_copy_entries` does
-    return count
-
-
-def _free_references() -> tuple[int, int, int]:
-    """Returns the reference counts of a TensorDict, an entry and the base of a view without other references."""
-    data = TensorDict({"entry": torch.zeros(1)})
-    view = torch.zeros(1)[:]
-    return _references(data), _references_of_entry(data), getrefcount(view._base)
-
-
-_FREE_DATA, _FREE, _FREE_BASE = _free_references()
+        known = before.get(name)
+        if value is known:
+            entries[name] = value
+        elif isinstance(value, Tensor):
+            entries[name] = value.clone()
+        elif is_non_tensor(value):
+            entries[name] = value
+        else:
+            entries[name] = copy_entries(value, known if isinstance(known, TensorDictBase) else None)
+    names: Any = data.names if data.batch_dims and any(data.names) else None
+    return TensorDict(entries, data.batch_size, device=data.device, names=names)

@@ -29,7 +29,7 @@ from .random_actions import RandomActions
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .shared_entries import copy_shared_entries
+from .shared_entries import copy_entries, declares_new_tensors
 from .spec_store import Device, derived
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, flag_error, missing_input_error, reshape_reward
@@ -44,7 +44,13 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
     run_type_checks = False
     _converts_actions = False  # whether `_step` takes actions of any dtype
     _resets_when_seeded = False  # whether `set_seed` resets
-    _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
+    returns_new_tensors = False
+    """Whether the environment never writes to what its `_reset` and `_step` have returned; otherwise it is copied.
+
+    Class attribute. It holds for the methods of the class that sets it, and not for those that a subclass overrides,
+    which may set it too.
+    """
+    _result_methods: tuple[str, ...] = ("_reset", "_step")  # make the results
 
     def __init__(
         self,
@@ -171,8 +177,14 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         reset_td = self._reset(tensordict, **kwargs)
         check_result(self, reset_td, None, "_reset")
-        reset_td = copy_shared_entries(reset_td, tensordict, self._arrays_are_new)
+        reset_td = self._own_result(reset_td, tensordict)
         return self._complete_flags(drop_keys(reset_td, self._keys_not_in_reset))
+
+    def _own_result(self, data: TensorDictBase, inputs: TensorDictBase | None) -> TensorDictBase:
+        """Returns the result of `_reset` or `_step` of `inputs`; a copy if the environment may write to it later."""
+        if declares_new_tensors(type(self), self._result_methods) and not data.is_locked:
+            return data
+        return copy_entries(data, inputs)
 
     @_bypassed
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -278,7 +290,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
                 raise
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
-        next_td = self._complete_flags(copy_shared_entries(next_td, tensordict, self._arrays_are_new))
+        next_td = self._complete_flags(self._own_result(next_td, tensordict))
         for key, shape in self._rewards:
             actual = next_td.get(key, None)
             if actual is None or actual.shape != shape:

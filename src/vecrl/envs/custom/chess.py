@@ -72,6 +72,7 @@ class ChessEnv(EnvBase):
     ['c3', 'Nh6', 'h4']
     """
 
+    returns_new_tensors = True
     _supports_set_state = True
     excluded_from_state = ("_board", "_game_of_board")  # `_game` is the same as a text
     san_moves = _SanMoves()

@@ -39,6 +39,7 @@ class PendulumEnv(EnvBase):
     torch.Size([4, 2, 3])
     """
 
+    returns_new_tensors = True
     _batch_locked = False
     _supports_set_state = True
 

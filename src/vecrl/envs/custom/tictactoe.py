@@ -41,6 +41,7 @@ class TicTacToeEnv(EnvBase):
     ([[-1, -1, -1], [-1, 0, -1], [-1, -1, -1]], 1)
     """
 
+    returns_new_tensors = True
     _batch_locked = False
 
     def __init__(self, *, single_player: bool = False, device: Any = None):

@@ -51,6 +51,7 @@ class FinancialRegimeEnv(EnvBase):
     torch.Size([3, 5, 50])
     """
 
+    returns_new_tensors = True
     _batch_locked = False
 
     def __init__(

@@ -47,6 +47,7 @@ class BraxWrapper(JaxTaskEnv):
     """
 
     libname = "brax"
+    returns_new_tensors = True
     git_url = "https://github.com/google/brax"
     available_envs: Any = AvailableEnvs(names)
     excluded_from_state = ("_backward", "_env")  # Brax's functions, which have no state

@@ -43,6 +43,7 @@ from ..keys import FLAGS
 from ..library_env import ENV_ARGUMENTS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
+from ..shared_entries import declares_new_tensors
 from ..spec_store import derived
 from .gym_arrays import GymArrays, encode_checked, step_frames
 from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, registered_names, set_gym_backend
@@ -95,7 +96,7 @@ class GymWrapper(GymLikeEnv):
 
     libname = "gym"
     _resets_when_seeded = True
-    _arrays_are_new = True
+    returns_new_tensors = True
     _vector_reward = False  # whether rewards are vectors
 
     def __init__(
@@ -244,7 +245,8 @@ class GymWrapper(GymLikeEnv):
         """Whether the result of `_fast_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == {**dict.fromkeys(FLAGS, (1,)), "reward": self._reward_shape}
-        return default_shapes and self._has_fast_step and type(self)._step is GymWrapper._step
+        is_plain = type(self)._step is GymWrapper._step and declares_new_tensors(type(self), self._result_methods)
+        return default_shapes and self._has_fast_step and is_plain
 
     def _step_env(self, action: object) -> StepOutput:
         if self._vector is not None:
@@ -262,11 +264,13 @@ class GymWrapper(GymLikeEnv):
             values = np.array(reward, self._reward_dtype)
             return torch.from_numpy(values) if values.shape == self._reward_shape else self.reward_spec.encode(values)
         if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
-            return super().read_reward(reward)
+            return super().read_reward(reward.clone() if isinstance(reward, Tensor) else reward)
         return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
 
     def _flag(self, flag: object) -> Tensor:
-        return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
+        if type(flag) is np.ndarray:
+            return torch.from_numpy(flag.copy()).unsqueeze(-1)
+        return super()._flag(flag.clone() if isinstance(flag, Tensor) else flag)
 
     def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
         # Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`

@@ -43,6 +43,7 @@ class JaxTaskEnv(EnvBase):
         kwargs: arguments of `EnvBase`.
     """
 
+    returns_new_tensors = True
     excluded_from_state = ("_task", "_functions", "_state_paths")
 
     def __init__(

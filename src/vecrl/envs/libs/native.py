@@ -67,6 +67,7 @@ class NativeEnv(EnvBase):
     torch.Size([2, 7, 3])
     """
 
+    returns_new_tensors = True
     excluded_from_state = ("simulator",)  # its functions have no state
     state_classes = (NativeState,)
 
@@ -161,7 +162,7 @@ class NativeEnv(EnvBase):
         entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
         if not self.batch_locked:
             parts = {name: env_first(value) for name, value in state._asdict().items()}
-            parts = {name: value.reshape((*shape, *value.shape[1:])) for name, value in parts.items()}
+            parts = {name: value.reshape((*shape, *value.shape[1:])).clone() for name, value in parts.items()}
             entries["rows"] = TensorDict(parts, shape, device=self.device)
         else:
             self._state = state

@@ -64,6 +64,7 @@ class OpenSpielWrapper(EnvBase):
     """
 
     libname = "openspiel"
+    returns_new_tensors = True
     available_envs: Any = AvailableEnvs(game_names)
     excluded_from_state = ("_masked_state",)
     _masked_state: tuple[Any, int] = (None, 0)  # the state and the number of moves that the masks belong to

@@ -70,7 +70,7 @@ class ParallelAgentsEnv(LibraryEnv):
     """The done flags at the root."""
     reward_dtype = torch.float32
     state_key = "state"
-    _arrays_are_new = True
+    returns_new_tensors = True
 
     def __init__(
         self,
@@ -334,10 +334,10 @@ class AgentGroup:
 def _set_action_mask(action_spec: Any, data: TensorDictBase) -> None:
     """Sets the action masks of a group's data in the spec of its actions."""
     if hasattr(action_spec, "update_mask"):
-        action_spec.update_mask(data.get(ACTION_MASK))
+        action_spec.update_mask(data.get(ACTION_MASK).clone())
         return
     for i, spec in enumerate(action_spec.specs):
-        spec.update_mask(data[i].get(ACTION_MASK))
+        spec.update_mask(data[i].get(ACTION_MASK).clone())
 
 
 def _numbers_in(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:

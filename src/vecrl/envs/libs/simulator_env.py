@@ -78,7 +78,7 @@ class SimulatorEnv(GymLikeEnv):
     libname = "simulator"
     _resets_when_seeded = True
     excluded_from_state = ("_checked", "_encoders", "_decoders", "_layout", "_action_layout")
-    _arrays_are_new = True  # a simulator does not write to results
+    returns_new_tensors = True  # a simulator does not write to results
 
     def __init__(
         self,
