@@ -350,14 +350,20 @@ def test_fake_tensordict_looks_like_a_step() -> None:
     assert all(fake[key].shape == real[key].shape for key in real.keys(True, True))
 
 
-def test_closed_environments_raise() -> None:
+def test_closed_environments_raise_until_they_are_reset() -> None:
     with CountingRowsEnv(2) as env:
-        env.reset()
+        root = env.reset()
     env.close()
-    with pytest.raises(ClosedError):
-        env.reset()
+    for call in (env.rand_step, env.step_and_maybe_reset, lambda td: env.rollout(2, auto_reset=False, tensordict=td)):
+        with pytest.raises(ClosedError, match=r"Call reset\(\) to open it"):
+            call(root.copy())
     with pytest.raises(ClosedError):
         env.close(raise_if_closed=True)
+    with pytest.raises(SpaceError):  # after a wrong argument it is open
+        env.reset(TensorDict(batch_size=[5]))
+    assert not env.is_closed
+    env.close()
+    assert env.rollout(2).shape == (1, 2)
 
 
 def test_wrong_batch_sizes_raise() -> None:

@@ -112,6 +112,19 @@ def test_collectors_fill_replay_buffers() -> None:
     assert buffer.sample()["next", "reward"].shape == (5, 1)
 
 
+@pytest.mark.parametrize(
+    "make", [pendulum, partial(SerialEnv, 2, pendulum), partial(GymEnv, "CartPole-v1", num_envs=2)]
+)
+def test_environments_can_be_used_after_their_collector(make: Any) -> None:
+    from torchrl.collectors import Collector
+
+    env = make()
+    collect(Collector(env, env.rand_action, **FRAMES))
+    assert env.is_closed
+    assert env.rollout(3).shape[-1] == 3
+    env.close()
+
+
 def teams() -> EnvBase:
     game = Countdown()
     memory = TensorDictPrimer({("cat", "memory"): Unbounded((2, 3))})

@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..errors import ClosedError, SpaceError
+from ..errors import ClosedError, SpaceError, VecrlError
 from ..snapshot import Stateful
 from ..specs.base import device_of
 from ..validation import check_seed
@@ -125,7 +125,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         select_reset_only: bool = False,
         **kwargs: Any,
     ) -> TensorDictBase:
-        """Resets the environment and returns the first entries of the new episodes.
+        """Resets the environment and returns the first entries of the new episodes. Opens it first if it is closed.
 
         Args:
             tensordict: may hold "_reset" masks beside done flags: then only these rows are reset, and the other rows
@@ -139,12 +139,12 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
             `tensordict`, updated, or a new TensorDict if it is None.
 
         Raises:
-            ClosedError: if the environment is closed.
+            ClosedError: if the environment was closed and cannot be opened again.
             NotImplementedError: if `set_state` is true and the environment does not support it.
             SpaceError: if a mask is in the wrong place or has the wrong shape, or rows are done after their reset.
         """
         if self.is_closed:
-            self._check_open()
+            return self._open_and_reset(tensordict, set_state=set_state, **kwargs)
         if kwargs:
             check_seed(kwargs.get("seed"))
         if set_state is not None and self.supports_set_state:
@@ -166,6 +166,22 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         if masks and not masks.single_true:
             reset_td = masks.select(reset_td, tensordict)
         return reset_td if tensordict is None else self._drop_reset_masks(merge_into(tensordict, reset_td))
+
+    def _open(self) -> None:
+        """Opens a closed environment for a reset. A subclass makes what its `close` has released."""
+        self.is_closed = False
+
+    def _open_and_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        self._open()
+        try:
+            return self.reset(tensordict, **kwargs)
+        except Exception as error:
+            if isinstance(error, VecrlError) and not isinstance(error, ClosedError):
+                raise
+            self.is_closed = True
+            raise ClosedError(
+                f"Expected {type(self).__name__} to be reset after close, got {error!r:.200}. Make a new one."
+            ) from error
 
     def _reset_and_complete(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Returns the result of a reset with all done flags; rows outside the masks in `tensordict` are undefined."""
@@ -361,7 +377,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise ClosedError(f"This {type(self).__name__} is closed; make a new one.")
+            raise ClosedError(f"Expected an open {type(self).__name__}, got a closed one. Call reset() to open it.")
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         batch = getattr(tensordict, "batch_size", None)
@@ -408,7 +424,8 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
 
     def _reset_seeded(self) -> None:
         if self._resets_when_seeded:
-            self._check_open()
+            if self.is_closed:
+                self._open()
             self._reset()
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
@@ -424,7 +441,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         return super().to(self._device)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Closes the environment.
+        """Closes the environment. The next `reset` opens it again.
 
         Args:
             raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.

@@ -214,7 +214,10 @@ def test_close_ends_the_threads() -> None:
     env.close()
     assert "num_workers=4" in repr(env)
     with pytest.raises(ClosedError):
-        env.reset()
+        env.rand_step(env.fake_tensordict())
+    assert env.rollout(3).shape == (4, 3)
+    env.close()
+    assert len(os.listdir("/proc/self/task")) == before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from vecrl.envs import GymEnv, GymWrapper, SerialEnv, TransformedEnv, check_env_
 from vecrl.envs.transforms import StepCounter
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Categorical, Composite, OneHot, Unbounded
+from vecrl.vector import VectorEnv
 
 
 class Odd(gymnasium.Env[Any, Any]):
@@ -149,11 +151,33 @@ def test_invalid_arguments_raise() -> None:
         GymEnv("NoSuchEnv-v0")
 
 
-def test_close_closes_the_gymnasium_environment() -> None:
-    env = GymEnv("CartPole-v1")
-    env.close()
-    with pytest.raises(ClosedError):
-        env.rollout(3)
+def test_closed_environments_open_at_the_next_reset() -> None:
+    for env in (GymEnv("CartPole-v1"), GymEnv("CartPole-v1", num_envs=2), GymEnv("CartPole-v1", num_workers=2)):
+        first = env.rollout(3)
+        for _ in range(2):
+            env.close()
+            with pytest.raises(ClosedError, match=r"Call reset\(\) to open it"):
+                env.step(first[..., 0])
+            assert env.rollout(3).shape == first.shape
+            assert not env.is_closed
+        env.close()
+
+
+def test_an_environment_that_cannot_be_reset_after_close_says_so() -> None:
+    class Once(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            del self.env
+
+    for env in (
+        GymWrapper(Once(gymnasium.make("CartPole-v1"))),
+        GymWrapper(VectorEnv([partial(gymnasium.make, "CartPole-v1")] * 2)),
+    ):
+        env.reset()
+        env.close()
+        for _ in range(2):
+            with pytest.raises(ClosedError, match=r"GymWrapper to be reset after close, got .*\. Make a new one"):
+                env.rollout(2)
+        assert env.is_closed
 
 
 def test_frame_skip_does_not_change_the_environments_reward_array() -> None:
@@ -278,8 +302,8 @@ def test_seeds_are_used_at_once_and_none_is_random() -> None:
         env.close()
     single = GymEnv("CartPole-v1")
     single.close()
-    with pytest.raises(ClosedError):
-        single.set_seed(5)
+    single.set_seed(5)  # resets the environment
+    assert single.reset()["observation"].equal(second)
 
 
 def test_conversions_call_set_seed_of_a_class_of_ones_own() -> None:

@@ -212,9 +212,11 @@ def test_error_messages() -> None:
     with pytest.raises(SpaceError, match='Expected "rows" in the TensorDict'):
         NativeEnv("CartPole-v1").rand_step()
     env = NativeEnv("CartPole-v1", 2)
+    root = env.reset()
     env.close()
     with pytest.raises(ClosedError):
-        env.reset()
+        env.rand_step(root)
+    assert env.rollout(2).shape == (2, 2)
 
 
 def test_double_precision_and_other_devices() -> None:

@@ -433,10 +433,13 @@ def test_batches_can_be_configured_and_restarted() -> None:
     env.close()
     with pytest.raises(ClosedError, match="reset"):
         env.step(env.fake_tensordict())
-    plain = TransformedEnv(IndependentRowsEnv())
+    plain = TransformedEnv(IndependentRowsEnv(), StepCounter())
+    root = plain.reset()
     plain.close()
-    with pytest.raises(ClosedError):
-        plain.reset()
+    with pytest.raises(ClosedError, match="reset"):
+        plain.rand_step(root)
+    assert plain.rollout(3)["next", "step_count"][..., -1, 0].unique() == 3
+    assert not plain.is_closed
 
 
 class Own(Add):

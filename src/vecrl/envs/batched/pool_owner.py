@@ -119,6 +119,9 @@ class PoolOwner(EnvBase):
         """Cancels pending commands of environments after a `StepTimeout`, as `Pool.cancel` does. Reset them next."""
         return self._require_pool().cancel(ids)
 
+    def _open(self) -> None:
+        self.start()
+
     def _check_open(self) -> None:
         self._require_pool()
 

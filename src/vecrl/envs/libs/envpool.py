@@ -174,7 +174,13 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         """Makes new environments, since EnvPool takes seeds only then."""
         self._make_options["seed"] = (secrets.randbits(31) if seed is None else seed) % 2**31  # an int32 in EnvPool
         adapter: Any = self._vector
-        self._env = adapter.env = envpool_library().make(self.env_name, **self._make_options)
+        if adapter is not None:  # a closed environment uses the seed when it opens
+            self._env = adapter.env = envpool_library().make(self.env_name, **self._make_options)
+
+    def _open(self) -> None:
+        self._env = envpool_library().make(self.env_name, **self._make_options)
+        self._vector = EnvPoolAdapter(self._env, self._output_transform, self.frame_skip)
+        super()._open()
 
     @classmethod
     def from_name(cls, name: str, num_envs: int | None = None, **kwargs: Any) -> MultiThreadedEnv:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -385,7 +386,8 @@ class GymEnv(GymWrapper):
     """
 
     available_envs: Any = AvailableEnvs(registered_names)
-    excluded_from_state = ("_constructor_kwargs",)
+    excluded_from_state = ("_constructor_kwargs", "_remake")
+    _remake: Callable[[], Any] | None = None  # makes the vector environment
     _WRAPPER_ARGUMENTS = (*ENV_ARGUMENTS, "convert_actions_to_numpy", "missing_obs_value")
 
     def __init__(
@@ -420,13 +422,20 @@ class GymEnv(GymWrapper):
         if num_rows is not None:
             make_env = partial(make_wrapped, make_env, pixel_options, self._vector_reward)
             pool_options: Any = {"ray_options": ray_options, "wait": wait}
-            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers or None, **pool_options), {}
+            remake = partial(make_gym_vector, make_env, num_rows, backend, num_workers or None, **pool_options)
+            env, pixel_options = remake(), {}
         else:
-            env = make_env()
+            env, remake = make_env(), None
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
         self.from_pixels, self.pixels_only = from_pixels or self.from_pixels, pixels_only
-        self.env_name = env_name
+        self.env_name, self._remake = env_name, remake
         self._constructor_kwargs = {**kwargs, "env_name": env_name}  # scripts read it
+
+    def _open(self) -> None:
+        if self._remake is not None:  # workers ended
+            self._env = self._remake()
+            self._vector = VectorEnvAdapter(self._env, self._output_transform, self._missing_obs_value)
+        super()._open()
 
     @classmethod
     def _library(cls) -> str:

@@ -77,7 +77,8 @@ class SimulatorEnv(GymLikeEnv):
 
     libname = "simulator"
     _resets_when_seeded = True
-    excluded_from_state = ("_checked", "_encoders", "_decoders", "_layout", "_action_layout")
+    _remake: Callable[[], BatchSimulator] | None = None  # of a simulator that was made by name
+    excluded_from_state = ("_remake", "_checked", "_encoders", "_decoders", "_layout", "_action_layout")
     returns_new_tensors = True  # a simulator does not write to results
 
     def __init__(
@@ -98,7 +99,8 @@ class SimulatorEnv(GymLikeEnv):
             shape = torch.Size() if shape is None else shape
             if from_pixels:
                 kwargs.setdefault("render_mode", "rgb_array")
-            simulator = _make(simulator, shape.numel(), device=device, **kwargs)
+            self._remake = partial(_make, simulator, shape.numel(), device=device, **kwargs)
+            simulator = self._remake()
         elif kwargs:
             raise TypeError(f"Expected arguments of GymLikeEnv with a simulator, got {', '.join(kwargs)}. Omit them.")
         shape = torch.Size([simulator.num_envs]) if shape is None else shape
@@ -120,6 +122,11 @@ class SimulatorEnv(GymLikeEnv):
         self._checked = CheckedSimulator(env)
         self._steps_rows = isinstance(env, SupportsStepWhere)
         return env
+
+    def _open(self) -> None:
+        if self._remake is not None:
+            self._env, self._was_reset = self._build_env(env=self._remake()), False
+        super()._open()
 
     @property
     def simulator(self) -> BatchSimulator:

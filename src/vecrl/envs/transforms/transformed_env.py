@@ -162,16 +162,6 @@ class TransformedEnv(TransformedSpecs):
 
     # -- reset and step
 
-    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Resets the environment as `EnvBase.reset` does. Starts a closed base environment first if it has `start`."""
-        if self.is_closed:
-            base: Any = self.base_env
-            while isinstance(base, TransformedEnv):
-                base = base.base_env
-            if hasattr(type(base), "start"):
-                base.start()
-        return super().reset(tensordict, **kwargs)
-
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         input_td = self.transform._reset_env_preprocess(tensordict)
         reset_td = self._reset_base(input_td if input_td is None else self._drop_changed_keys(input_td), **kwargs)
@@ -348,7 +338,12 @@ class TransformedEnv(TransformedSpecs):
         return base_env is not None and base_env.is_closed  # pyright: ignore[reportReturnType]
 
     @is_closed.setter
-    def is_closed(self, value: bool) -> None: ...
+    def is_closed(self, value: bool) -> None:
+        if "base_env" in self._modules:
+            self.base_env.is_closed = value
+
+    def _open(self) -> None:
+        self.base_env._open()
 
     def _check_open(self) -> None:
         self.base_env._check_open()
