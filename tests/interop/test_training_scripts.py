@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 SCRIPTS = Path(__file__).parent / "training_scripts"
 IMPORTS = {"from torchrl.envs": "from vecrl.envs", "from torchrl.data.tensor_specs": "from vecrl.specs"}
 SEED = 1
-ROUNDING = {"iql": 1e-4}  # vecrl wraps the angle of `PendulumEnv` in each step, so that it stays within its spec
+ROUNDING = {
+    "iql": 1e-4,  # vecrl wraps the angle of `PendulumEnv` in each step, so that it stays within its spec
+    "decision_transformer": 1e-3,  # the returns to go differ in the last bits
+}
 """Relative tolerances of scripts with results that are rounded differently. All other results are equal."""
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 
