@@ -6,13 +6,15 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, GymEnv, SerialEnv
+from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
     ActionDiscretizer,
     ActionScaling,
     Compose,
     DiscreteActionProjection,
     FlattenAction,
+    RewardSum,
+    StepCounter,
     TransformedEnv,
 )
 from vecrl.errors import SpaceError
@@ -134,6 +136,42 @@ class TestActionDiscretizer:
             taken(self.env(4), [7, 0])
         with pytest.raises(RuntimeError, match="Put it into a TransformedEnv"):
             ActionDiscretizer(2).inv(TensorDict(action=torch.zeros(2, dtype=torch.int64)))
+
+    @pytest.mark.parametrize("batch", [None, SerialEnv, ParallelEnv])
+    @pytest.mark.parametrize("place", ["alone", "first", "last", "inner"])
+    def test_the_continuous_action_is_beside_the_discrete_one(self, batch: Any, place: str) -> None:
+        make = lambda: GymEnv("Pendulum-v1")  # noqa: E731
+        discrete = ActionDiscretizer(5, out_action_key="discrete", sampling=STRATEGIES.RANDOM)
+        base = make() if batch is None else batch(2, make)
+        parts = {"first": [discrete, StepCounter()], "last": [StepCounter(), discrete]}
+        with TransformedEnv(base, Compose(parts[place]) if place in parts else discrete) as inner:
+            env = TransformedEnv(inner, RewardSum()) if place == "inner" else inner
+            check_env_specs(env)
+            assert env.action_keys == ["discrete"]
+            for stop in (True, False):
+                data = env.rollout(4, break_when_any_done=stop)
+                assert data["action"].equal(played(base, data))
+                assert ((data["action"] + 2) / 0.8).clamp(max=4.99).long().equal(data["discrete"])
+            stepped, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+            assert {"action", "discrete"} <= set(stepped.keys())
+            for next_root in (root, env.step_mdp(stepped)):
+                assert not {"action", "discrete"} & set(next_root.keys())
+            if batch is not None:
+                step = env.rand_action(root).set("_step", torch.tensor([True, False]))
+                assert env.step(step)["action"].shape == (2, 1)
+
+    def test_the_continuous_action_is_not_written_for_the_same_key(self) -> None:
+        data = TransformedEnv(GymEnv("Pendulum-v1"), ActionDiscretizer(5)).rollout(2)
+        assert data["action"].dtype == torch.int64
+
+
+def played(env: EnvBase, data: TensorDictBase) -> torch.Tensor:
+    """Returns the actions of a rollout of Pendulum, from its rewards and observations."""
+    x, y, speed = data["observation"].unbind(-1)
+    cost = torch.atan2(y, x) ** 2 + 0.1 * speed**2 + data["next", "reward"].squeeze(-1)
+    magnitude = (-cost / 0.001).clamp(min=0).sqrt().unsqueeze(-1)
+    torch.testing.assert_close(magnitude, data["action"].abs(), atol=0.05, rtol=0.05)
+    return data["action"]
 
 
 class TestActionScaling:

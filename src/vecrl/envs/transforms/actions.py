@@ -85,9 +85,9 @@ class ActionTransform(Transform):
 class ActionDiscretizer(ActionTransform):
     """Lets a policy choose among intervals of a continuous action, for algorithms with discrete actions such as DQN.
 
-    Each element of the action has its own intervals of equal width between its bounds. The user sees the discrete
-    action only; the continuous action is not an entry of the TensorDict. (TorchRL also writes it if `out_action_key`
-    is another key.)
+    Each element of the action has its own intervals of equal width between its bounds. If `out_action_key` is another
+    key, steps and rollouts also have the continuous action that the environment got, at `action_key`; `step_mdp` drops
+    both.
 
     For other positions of actions within their bounds, derive a class and override `custom_arange`.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.types import Device
 
 from ..._utils import auto_unwrap_transformed_env
+from ...specs import TensorSpec
 from ..adapters import adapt_env
 from ..base import EnvBase
 from ..keys import OUTPUTS, Key, join_key
@@ -23,6 +24,7 @@ from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
 from ..spec_store import derived, is_defined
 from .action_mask import ActionMask
+from .actions import ActionDiscretizer
 from .base import Transform
 from .compose import Compose
 from .counters import episode_starts
@@ -207,6 +209,25 @@ class TransformedEnv(TransformedSpecs):
         return [part for part in self.transform.modules() if isinstance(part, ActionMask)]
 
     @derived
+    def _shown_actions(self) -> list[Key]:
+        """The keys of actions of the base environment that are written beside those which the user gives."""
+        parts = [part for part in self.transform.modules() if isinstance(part, ActionDiscretizer)]
+        keys = {key for part in parts for key in part.in_keys_inv if not self.transform._changes_layout}
+        return [key for key in self.base_env.action_keys if key in keys and key not in self.action_keys]
+
+    @derived
+    def _shown_specs(self) -> dict[Key, TensorSpec]:
+        """The specs of the actions that steps write beside those which the user gives, also in the base environment."""
+        base, specs = self.base_env, self.base_env.full_action_spec
+        passes_on = isinstance(base, TransformedEnv) and not self._has_inverse and not self.transform._changes_layout
+        return {**(base._shown_specs if passes_on else {}), **{key: specs[key] for key in self._shown_actions}}
+
+    @derived
+    def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        step_mdp, shown = super()._step_mdp, self._shown_specs
+        return (lambda td: step_mdp(td).exclude(*shown)) if shown else step_mdp
+
+    @derived
     def _changed_keys(self) -> list[Key]:
         base, before, after = self.base_env, self.base_env.full_observation_spec, self.full_observation_spec
         keys = [key for key in base.observation_keys if key in after and key not in base.state_keys]
@@ -224,6 +245,8 @@ class TransformedEnv(TransformedSpecs):
     def _invert(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
         """Returns the input of the base environment, and the mask of rows to step if a transform set one, or None."""
         base_td: Any = self.transform.inv(tensordict) if self._has_inverse else tensordict
+        for key in self._shown_actions:
+            tensordict.set(key, base_td.get(key))
         mask = base_td.pop("_step", None) if self._has_inverse else None
         if mask is not None and self.transform._changes_layout:
             mask = _convert_mask(self.transform._from_parent_layout, mask, base_td.batch_size)
@@ -320,7 +343,10 @@ class TransformedEnv(TransformedSpecs):
 
     def fake_tensordict(self) -> TensorDictBase:
         """Returns a TensorDict with the entries of a step, filled with zeros."""
-        return self.transform.transform_fake_tensordict(super().fake_tensordict())
+        fake = super().fake_tensordict()
+        for key, spec in self._shown_specs.items():
+            fake.set(key, spec.zero())
+        return self.transform.transform_fake_tensordict(fake)
 
     # -- the rest
 
