@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from vecrl.envs import DataLoadingPrimer, LLMEnv, LLMHashingEnv, SerialEnv, StepCounter, check_env_specs
+from vecrl.errors import SpaceError
 
 
 class Letters:
@@ -144,6 +145,25 @@ class TestLLMHashingEnv:
         grid = env.reset(TensorDict(observation=torch.full((2, 3, 1), 97), batch_size=[2, 3]))
         assert grid["text"] == [["a"] * 3] * 2
         assert "text" not in LLMHashingEnv(tokenizer=Letters(), text_output=False).make_tensordict("a")
+
+    @pytest.mark.parametrize("method", ["__call__", "encode"])
+    def test_a_small_tokenizer(self, method: str) -> None:
+        def encode(self: Any, text: str) -> list[int]:
+            return [ord(letter) - ord("a") for letter in text]
+
+        def decode(self: Any, tokens: torch.Tensor) -> str:
+            return "".join(chr(ord("a") + token) for token in tokens.tolist())
+
+        tokenizer = type("Small", (), {method: encode, "decode": decode})()
+        env = LLMHashingEnv(tokenizer=tokenizer, vocab_size=5)
+        root = env.make_tensordict("abc")
+        assert root["observation"].tolist() == [0, 1, 2]
+        assert env.step(root.set("action", torch.tensor([3])))["next", "text"] == "abcd"
+        roots = env.make_tensordict(["ab", "cd"])
+        assert roots["observation"].tolist() == [[0, 1], [2, 3]]
+        assert roots["text"] == ["ab", "cd"]
+        with pytest.raises(SpaceError, match="equally many tokens, got \\[1, 2\\]"):
+            env.make_tensordict(["ab", "c"])
 
     def test_other_keys_and_hashes(self) -> None:
         env = LLMHashingEnv(vocab_size=5, observation_key="tokens", hashing_module=lambda tokens: tokens.sum(-1))

@@ -5,13 +5,14 @@ They keep nothing between steps: the prompt and the history are entries of the T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, NonTensor, TensorSpec, Unbounded
 from ..base import EnvBase
 from ..keys import Key, sorted_keys
@@ -236,8 +237,8 @@ class LLMHashingEnv(_PromptEnv):
         hashing_module: a function from tokens `[*batch, tokens]` to hashes `[*batch]`; by default `hash_tokens`.
         observation_key: the key of the tokens, int64 `[*batch, tokens]`.
         text_output: whether to write the texts of the tokens, if there is a tokenizer.
-        tokenizer: a tokenizer of the transformers library, or an object with its methods `decode` and `batch_decode`;
-            for texts as prompts also `__call__`.
+        tokenizer: a tokenizer of the transformers library, or an object with `decode` or `batch_decode`; for texts as
+            prompts also `__call__` or `encode`, from a text to its tokens or to a mapping with "input_ids".
         text_key: the key of the texts.
 
     The hash is under "hashing", int64 `[*batch, 1]`, the action under "action", `[*batch, 1]`.
@@ -294,9 +295,19 @@ class LLMHashingEnv(_PromptEnv):
     def _encode(self, prompt: Any) -> Tensor:
         if self.tokenizer is None:
             raise TypeError("Expected a tokenizer for prompts of text, got None. Pass tokenizer=..., or give tokens.")
-        encoded = self.tokenizer(prompt if isinstance(prompt, str) else list(prompt), return_tensors="pt")
-        tokens = torch.as_tensor(encoded["input_ids"])
-        return tokens.reshape(tokens.shape[-1]) if isinstance(prompt, str) else tokens
+        encode: Any = self.tokenizer if callable(self.tokenizer) else self.tokenizer.encode
+        texts = [prompt] if isinstance(prompt, str) else list(prompt)
+        has_batches = isinstance(encode(texts[0]), Mapping)  # those of the transformers library
+        rows: Any = encode(texts)["input_ids"] if has_batches else [encode(text) for text in texts]
+        if len(sizes := {len(row) for row in rows}) > 1:
+            raise SpaceError(f"Expected texts of equally many tokens, got {sorted(sizes)}. Reset with one at a time.")
+        tokens = torch.stack([torch.as_tensor(row) for row in rows])
+        return tokens[0] if isinstance(prompt, str) else tokens
+
+    def _decode(self, rows: Tensor) -> Any:
+        if hasattr(self.tokenizer, "batch_decode"):
+            return self.tokenizer.batch_decode(rows)
+        return [self.tokenizer.decode(row) for row in rows]
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         tokens = self._prompt(tensordict, self.tokens_key)
@@ -312,7 +323,7 @@ class LLMHashingEnv(_PromptEnv):
         values = {self.tokens_key: tokens, "hashing": hashes, "done": done, "terminated": done.clone()}
         observed_td = TensorDict(values, batch)
         if self.text_key is not None:
-            texts: Any = self.tokenizer.batch_decode(tokens.reshape(-1, tokens.shape[-1]))
+            texts: Any = self._decode(tokens.reshape(-1, tokens.shape[-1]))
             for size in reversed(batch[1:]):
                 texts = [texts[start : start + size] for start in range(0, len(texts), size)]
             observed_td.set(self.text_key, NonTensorStack.from_list(texts) if batch else NonTensorData(texts[0]))
