@@ -94,3 +94,16 @@ def test_batched_environments_raise() -> None:
     GymEnv.register_gym("Walk-v0", env_name="CartPole-v1", num_envs=2)
     with pytest.raises(SpaceError, match="without batch dimensions"):
         gymnasium.make("Walk-v0")
+
+
+def test_a_reward_without_a_spec() -> None:
+    class Unpriced(Walk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.full_reward_spec = Composite()
+
+    Unpriced.register_gym("Walk-v0", to_numpy=True)
+    env: Any = gymnasium.make("Walk-v0", disable_env_checker=True)
+    env.reset()
+    assert env.step(1)[1] == 1
+    assert env.step(1)[1] == 2

@@ -140,7 +140,8 @@ class GymnasiumAdapter:
         next_td = result.get("next")
         self._root = env.step_mdp(result)
         obs, info = self._obs_and_info(next_td)
-        reward, terminated = next_td.get(env.reward_key), next_td.get("terminated")
+        reward_key = env.reward_key if env.reward_keys else "reward"  # without a reward_spec
+        reward, terminated = next_td.get(reward_key), next_td.get("terminated")
         truncated = next_td.get("truncated", None)
         truncated = terminated & False if truncated is None else truncated
         if self.to_numpy:
