@@ -14,6 +14,16 @@ from vecrl.errors import OutOfSpecError, SpaceError
 from vecrl.specs import Bounded, Categorical, Choice, Composite, NonTensor, Unbounded
 
 
+def test_feature_dims_and_device() -> None:
+    assert [NonTensor(shape).feature_dims for shape in ((), (3, 4))] == [0, 2]
+    assert NonTensor((3, 4), feature_dims=1).unsqueeze(0).feature_dims == 1
+    assert NonTensor((3,)) == NonTensor(()).expand(3)
+    composite = Composite(a=NonTensor(()), b=Composite(c=NonTensor(())), device="cpu")
+    assert composite["a"].device == composite["b", "c"].device == torch.device("cpu")
+    assert Composite(a=NonTensor(())).get("a").device is None
+    assert composite.is_in(composite.zero())
+
+
 def test_examples() -> None:
     spec = NonTensor((2,), example_data="k")
     for value in (spec.rand(), spec.zero(), spec.one(), spec.zero((3,))):

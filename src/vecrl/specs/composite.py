@@ -320,13 +320,19 @@ class Composite(SpecMapping):
         return math.prod(spec.cardinality() for spec in self._present_entries().values())
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Returns every combination of the entries' values; the last entry varies fastest."""
+        """Returns every combination of the entries' values; the last entry varies fastest.
+
+        The elements of a batch have the same values, and share their memory.
+        """
         columns = {name: spec.enumerate(use_mask) for name, spec in self._present_entries().items()}
         counts = [column.shape[0] for column in columns.values()]
         total = math.prod(counts)
         rows = torch.unravel_index(torch.arange(total), counts)
+        first = (slice(None), *[slice(0, 1)] * self.ndim)  # of the batch
         values = {
-            name: column[row.to(column.device) if isinstance(column, Tensor) else row]
+            name: column[first][row.to(column.device) if isinstance(column, Tensor) else row].expand(
+                total, *column.shape[1:]
+            )
             for (name, column), row in zip(columns.items(), rows, strict=True)
         }
         return self._pack(values, torch.Size([total, *concrete(self.shape)]))

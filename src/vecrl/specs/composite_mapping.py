@@ -52,7 +52,11 @@ class SpecKeys(SpecView):
         return (key for key, _ in self._pairs())
 
     def __contains__(self, key: object) -> bool:
-        key = key[0] if isinstance(key, tuple) and len(key) == 1 else key  # pyright: ignore[reportUnknownVariableType]
+        try:
+            path = key_path(key)
+        except SpaceError:  # no key
+            return False
+        key = path[0] if len(path) == 1 else path
         return any(key == own_key for own_key in self)
 
     def __eq__(self, other: object) -> bool:
@@ -190,10 +194,11 @@ class SpecMapping(SpecLock, TensorSpec):
 
     def set(self, name: object, spec: object) -> Self:
         """Sets `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys, and returns self."""
-        self._require_unlocked(f"{name!r}")
         first_name, *rest_names = key_path(name)
+        nested = self._entries().get(first_name) if rest_names else None
+        if not isinstance(nested, SpecMapping):
+            self._require_unlocked(f"{name!r}")
         if rest_names:
-            nested = self._entries().get(first_name)
             if not isinstance(nested, SpecMapping):
                 nested = self._empty_like({})
                 self._set_entry(first_name, nested)
@@ -235,14 +240,13 @@ class SpecMapping(SpecLock, TensorSpec):
                 f"the Composite, got shape {tuple(spec.shape)}. Add the batch with "
                 "spec.expand(*batch_shape, *spec.shape)."
             )
-        return spec
+        return spec if spec.device is not None else spec.to(self.device)
 
     def update(self, dict_or_spec: SpecMapping | Entries) -> Self:
         """Sets all entries of another mapping, nested ones entry by entry, and returns self."""
         for key, spec in dict_or_spec.items():
             existing = self.get(key, None)
             if isinstance(existing, SpecMapping) and isinstance(spec, SpecMapping | Mapping):
-                self._require_unlocked(f"{key!r}")
                 existing.update(spec)
             else:
                 self.set(key, spec)
@@ -250,10 +254,10 @@ class SpecMapping(SpecLock, TensorSpec):
 
     def pop(self, key: object, default: object = MISSING) -> Any:
         """Removes an entry and returns it; returns `default`, or raises a KeyError without one, if it is missing."""
-        self._require_unlocked(f"{key!r}")
-        spec = self.get(key, default)
         *parent_path, name = key_path(key)
         parent = self.get(tuple(parent_path), None) if parent_path else self
+        (parent if isinstance(parent, SpecMapping) else self)._require_unlocked(f"{key!r}")
+        spec = self.get(key, default)
         if parent is not self and isinstance(parent, SpecMapping):
             parent.pop(name, None)
         elif parent is self and name in self._entries():

@@ -62,8 +62,13 @@ class NonTensor(TensorSpec):
         self.device = None if device is None else as_device(device)
         self.example_data = example_data
         self.batched = bool(batched)
-        self.feature_dims = feature_dims
+        self._feature_dims = feature_dims
         self._space = space
+
+    @property
+    def feature_dims(self) -> int:
+        """How many of the last dimensions belong to the object; all by default."""
+        return self.ndim if self._feature_dims is None else self._feature_dims
 
     @property
     def space(self) -> Sampler | None:

@@ -13,6 +13,7 @@ class SpecLock:
     """The base of specs that can be locked together with those nested in them."""
 
     _locked = False
+    _locks_nested = False
     _outer_specs: tuple[weakref.ref[SpecLock], ...] = ()
     """The specs that were locked with this one nested in them. They are not part of copies and pickles."""
 
@@ -35,15 +36,25 @@ class SpecLock:
         return self.is_locked
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Locks this Composite and nested ones: changes of entries raise a `LockedError`. Returns self."""
-        self._locked = True
-        for nested in self._nested():
+        """Locks this Composite: changes of entries raise a `LockedError`.
+
+        Args:
+            recurse: whether to lock nested ones too (the default).
+
+        Returns:
+            self.
+        """
+        self._locked, self._locks_nested = True, recurse is not False
+        for nested in self._nested() if self._locks_nested else ():
             nested._outer_specs = tuple(weakref.ref(outer) for outer in (*nested._locked_outer_specs(self), self))
             nested.lock_()
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Unlocks this Composite and nested ones, and returns self.
+        """Unlocks this Composite and returns self.
+
+        Args:
+            recurse: whether to unlock nested ones too (the default).
 
         Has no effect on a Composite that is not locked: nested ones that were locked before they were set stay locked.
         Those that are nested in another locked Composite too stay locked as well.
@@ -58,7 +69,7 @@ class SpecLock:
             )
         if self.is_locked:
             self._locked = False
-            for nested in self._nested():
+            for nested in () if recurse is False else self._nested():
                 if not nested._locked_outer_specs():
                     nested.unlock_()
         return self
@@ -69,7 +80,8 @@ class SpecLock:
         return [
             outer
             for outer in outer_specs
-            if outer is not excluded and outer._locked and any(nested is self for nested in outer._nested())
+            if outer is not excluded and outer._locked and outer._locks_nested
+            if any(nested is self for nested in outer._nested())
         ]
 
     def _require_unlocked(self, subject: str) -> None:
@@ -82,4 +94,4 @@ class SpecLock:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._locked:
-            self.lock_()
+            self.lock_(self._locks_nested)

@@ -195,6 +195,14 @@ class StackedComposite(LazyStack[Composite], Composite):
             spec.pop(key, None)
         return result
 
+    def __delitem__(self, key: object) -> None:
+        """Removes an entry of the Composites that have it."""
+        if all(key not in spec for spec in self.specs):
+            raise KeyError(f"Expected a key of one of the stacked Composites, got {key!r}.")
+        self._require_unlocked(f"{key!r}")
+        for spec in self.specs:
+            spec.pop(key, None)
+
     def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Self:
         inner_shape = torch.Size([*shape[: self.dim], *shape[self.dim + 1 :]])
         return self._map_specs(
@@ -207,6 +215,20 @@ class StackedComposite(LazyStack[Composite], Composite):
 
     def _nested(self) -> Sequence[Composite]:
         return self.specs
+
+    def lock_(self, recurse: bool | None = None) -> Self:
+        if recurse is not False:
+            return super().lock_()
+        for spec in self.specs:
+            spec.lock_(recurse=False)
+        return self
+
+    def unlock_(self, recurse: bool | None = None) -> Self:
+        if recurse is not False:
+            return super().unlock_()
+        for spec in self.specs:
+            spec.unlock_(recurse=False)
+        return self
 
     def to(self, dest: Device | torch.dtype) -> Self:
         return self if dest is None else self._map_specs(lambda spec: spec.to(dest))
