@@ -1,5 +1,6 @@
 """Runs the Python blocks of the documentation: those of most pages one by one, those of extending.md as one program."""
 
+import ast
 import contextlib
 import re
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from vecrl.simulators import registry
 from vecrl.simulators.availability import available
 
 DOCS = Path(__file__).parents[1] / "docs"
+SOURCE = Path(vecrl.envs.__file__).parents[1]
 BLOCKS = [
     (page, number, block)
     for page in (
@@ -39,6 +41,26 @@ def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)  # some blocks write files
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))  # one registers a name
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
+
+
+def test_every_argument_has_an_entry_of_its_own() -> None:
+    """Not at the end of the line of another one, as in "its size. dim: its dimension"."""
+    lost: list[str] = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+                inline = re.findall(r"\. (\w+): ", ast.get_docstring(node) or "")
+                lost += [f"{path.name}, {node.name}: {name}" for name in inline if name in arguments]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_tables_have_heads(page: str) -> None:
+    """A blank line in a table makes a new one, of which the first row needs a line of dashes after it."""
+    lines = (DOCS / page).read_text().splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("|") and (not i or not lines[i - 1].startswith("|"))]
+    assert [lines[i] for i in starts if not re.match(r"\|[\s:]*-", lines[i + 1])] == []
 
 
 def test_every_transform_has_a_row() -> None:

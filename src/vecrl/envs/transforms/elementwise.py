@@ -161,8 +161,10 @@ class ObservationNorm(ObservationTransform):
         Args:
             num_iter: the number of steps, 1 or more.
             reduce_dim: the dimensions over which mean and standard deviation are computed; time is the last batch
-            dimension. cat_dim: the dimension along which rollouts are concatenated; `reduce_dim` by default, if that is
-            one dimension. key: the entry to use; needed if there are several `in_keys`.
+                dimension.
+            cat_dim: the dimension along which rollouts are concatenated; `reduce_dim` by default, if that is one
+                dimension.
+            key: the entry to use; needed if there are several `in_keys`.
             keep_dims: dimensions that the result keeps with size 1.
 
         Raises:

@@ -88,7 +88,8 @@ class CatTensors(JoinTransform):
 
     Args:
         in_keys: the keys of entries to concatenate; by default observations with one dimension after the batch
-        dimensions. out_key: the key of the result, in the dtype to which torch promotes the entries.
+            dimensions.
+        out_key: the key of the result, in the dtype to which torch promotes the entries.
         dim: the dimension; a negative one is counted from the end, others from 0 after the batch dimensions.
         del_keys: whether to remove the `in_keys`, except those that the next step of the environment needs.
         unsqueeze_if_oor: whether to add the dimension to entries without it.
