@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -380,3 +381,20 @@ def test_brax_without_autoreset_raises(no_brax, name):
         make_brax_env("ant", num_envs=2, **{name: False})
     with pytest.raises(ImportError):
         make_brax_env("ant", num_envs=2, **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "counts_up"),
+    [
+        ("gym::CartPole-v1", {}, False),
+        ("gym::CartPole-v1", {"autoreset_mode": "next_step"}, True),
+        ("native::CartPole-v1", {}, True),
+    ],
+)
+def test_the_seeds_of_rows(name: str, options: dict[str, Any], counts_up: bool) -> None:
+    """A list of seeds means the same everywhere; docs/vector.md says what a single one means."""
+    with make_vector_env(name, num_envs=2, **options) as envs:
+        from_one, from_list = (envs.reset(seed=seed)[0] for seed in (5, [5, 6]))
+        assert torch.equal(from_one, from_list) == counts_up
+    with make_vector_env("gym::CartPole-v1", num_envs=2, autoreset_mode="next_step") as envs:
+        assert name != "gym::CartPole-v1" or torch.equal(from_list, envs.reset(seed=5)[0])

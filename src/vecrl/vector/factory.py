@@ -61,6 +61,10 @@ def make_vector_env(
             `autoreset_mode` than "same_step" in a `VectorEnv`, which has gymnasium's seeds and infos, and no
             `num_episodes`, `empty_info` or `device`.
 
+    Seeds: `reset(seed=s)` of a batched simulator (`native::`, `mujoco::`, `brax::`, …) or a `VectorEnv` seeds row i
+    with s + i, as gymnasium does. A `SyncVectorEnv` draws the seeds of its rows from s, as EvoTorch does. A sequence of
+    one seed per row means the same for all.
+
     Raises:
         ValueError: the prefix is unknown; the message lists the known ones. Or an argument does not apply to the
             `autoreset_mode`.

@@ -31,7 +31,8 @@ def make_env(name: str, num_envs: int | None = None, **kwargs: Any) -> EnvBase:
     Args:
         name: as for `vecrl.vector.make_vector_env`: "native::CartPole-v1", a bare name of gymnasium, or one with a
             prefix that `vecrl.vector.register` added.
-        num_envs: the number of environments; the batch size is `(num_envs,)`. None for one without batch dimensions.
+        num_envs: the number of environments; the batch size is `(num_envs,)`. None for one without batch dimensions;
+            those of `envpool::` and `vmas::` are always batches, with the batch size (1,) in this case.
         kwargs: arguments of the class of the environment, and of the simulator.
 
     Returns:
