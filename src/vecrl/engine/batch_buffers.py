@@ -144,10 +144,13 @@ class BatchBuffers:
         return {"actions": actions, "final_obs": final_obs, "reset_mask": place(self.reset_mask), "slots": slots}
 
     def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
-        """Writes the leaves of actions into `rows`. Returns opaque leaves, by index, to send with the command."""
+        """Writes the leaves of actions into `rows`. Returns leaves to send with the command instead, by index.
+
+        These are opaque leaves, and arrays that the dtype of the space would change.
+        """
         objects: dict[int, Sequence[Any]] | None = None
         for index, (values, target) in enumerate(zip(leaves, self.actions, strict=True)):
-            if target is None:
+            if target is None or (values.dtype != target.dtype and _would_change(values, target.dtype)):
                 objects = (objects or {}) | {index: values}
             else:
                 target[rows] = values
@@ -209,6 +212,14 @@ def anonymous_file() -> int:
         return os.memfd_create("vecrl", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def _would_change(values: np.ndarray, dtype: DType) -> bool:
+    """Returns whether a cast to the dtype of the space would change results.
+
+    This is always assumed for floats, since an environment computes in the precision of its action.
+    """
+    return dtype.kind == "f" or bool((values.astype(dtype) != values).any())
 
 
 def _slice_rows(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:

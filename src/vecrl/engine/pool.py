@@ -396,6 +396,9 @@ def _step_extras(objects: Mapping[int, Sequence[Tree]] | None, reset_mask: np.nd
         if objects is None:
             return None
         stepped = (positions if reset_mask is None else positions[~reset_mask[positions]]).tolist()
-        return {leaf: [values[i] for i in stepped] for leaf, values in objects.items()}
+        return {
+            leaf: values[stepped] if isinstance(values, np.ndarray) else [values[i] for i in stepped]
+            for leaf, values in objects.items()
+        }
 
     return extra_of

@@ -215,7 +215,7 @@ class Worker:
         return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
     def _step_rows(
-        self, rows: Sequence[int] | None, objects: Mapping[int, LeafRows], buffers: RowBuffers, reset_done: bool
+        self, rows: Sequence[int] | None, objects: Mapping[int, LeafRows] | None, buffers: RowBuffers, reset_done: bool
     ) -> StepNotes:
         """Steps `rows` and updates their returns and lengths."""
         assert self.sim is not None
@@ -244,15 +244,16 @@ class Worker:
             self._find_nan(slice(None) if rows is None else rows, buffers, notes)
         return notes
 
-    def _actions(self, rows: np.ndarray | None, objects: Mapping[int, LeafRows]) -> Sequence[Tree]:
+    def _actions(self, rows: np.ndarray | None, objects: Mapping[int, LeafRows] | None) -> Sequence[Tree]:
         """Returns one action per row. They are copies, since a simulator may keep them."""
         count = self.worker_spec.num_envs if rows is None else len(rows)
-        if rows is None and not self.action_layout.opaque:
+        if rows is None and not objects:
             return self.action_layout.lazy_rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[LeafRows] = []
+        sent = objects or {}
         for index, leaf in enumerate(self.actions):
-            if leaf is None:
-                leaves.append(objects[index])
+            if leaf is None or index in sent:
+                leaves.append(sent[index])
             else:
                 leaves.append(leaf.copy() if rows is None else leaf[rows])
         return self.action_layout.lazy_rows(leaves, count)

@@ -36,13 +36,18 @@ class ActionLeaf:
     def __init__(self, space: AnySpace, num_envs: int | None, takes_scores: bool, clips: bool):
         self._space, self._num_envs = space, num_envs
         self._dtype = convert_to_torch(np.empty(0, space.dtype)).dtype
+        self._is_float_box = isinstance(space, spaces.Box) and self._dtype.is_floating_point
         self._num_scores = int(space.n) if takes_scores and isinstance(space, spaces.Discrete) else None
         self._bounds = _bounds(space) if clips else None
         self._shape = (() if num_envs is None else (num_envs,)) + (space.shape or ())
         self.changes_values = self._num_scores is not None or self._bounds is not None
 
-    def convert(self, x: torch.Tensor) -> torch.Tensor:
+    def convert(self, x: torch.Tensor, keeps_precision: bool = False) -> torch.Tensor:
         """Converts the tensor `x` to the shape and dtype of the space.
+
+        Args:
+            x: the actions.
+            keeps_precision: whether numbers for a `Box` of floats keep their dtype, as in gymnasium.
 
         Raises:
             SpaceError: this is not possible.
@@ -66,7 +71,7 @@ class ActionLeaf:
             if x.numel() != math.prod(shape):
                 raise SpaceError(f"Expected actions of shape {shape} for {space}, got {list(x.shape)}.")
             x = x.reshape(shape)
-        return x.to(self._dtype)
+        return x if keeps_precision and self._is_float_box else x.to(self._dtype)
 
     def _argmax(self, scores: torch.Tensor, num_scores: int) -> torch.Tensor:
         expected = (num_scores,) if self._num_envs is None else (self._num_envs, num_scores)

@@ -279,12 +279,12 @@ class _RolloutWorker(RemoteWorker):
         action_layout, count = self.pool.action_layout, self.pool.num_envs
         if not self._row_by_row:
             actions = _arrays(self._call_policy(obs, *self._policy_streams))
-            return action_layout.build(action_layout.batch(actions, count))
+            return action_layout.build(_batch(action_layout, actions, count))
         obs_layout, parts = self.pool.obs_layout, []
         for row in range(count):
             row_obs = obs_layout.build(rows_of(obs_layout, obs, np.array([row])))
             actions = _arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1]))
-            parts.append(action_layout.batch(actions, 1))
+            parts.append(_batch(action_layout, actions, 1))
         return concat_leaves(parts, action_layout, 0)
 
     def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Tree:
@@ -337,3 +337,9 @@ def _arrays(actions: Tree) -> Tree:
     if isinstance(actions, tuple):
         return tuple(_arrays(value) for value in actions)
     return actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
+
+
+def _batch(layout: Layout, actions: Tree, rows: int) -> list[Any]:
+    """Returns the leaves of actions in the dtypes in which they are recorded, so that these are the ones played."""
+    leaves = zip(layout.batch(actions, rows), layout.leaves, strict=True)
+    return [values if leaf.dtype is None else np.asarray(values, leaf.dtype) for values, leaf in leaves]

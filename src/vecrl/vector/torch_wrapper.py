@@ -150,7 +150,8 @@ class TorchWrapper(Stateful):
 
         Args:
             action: a tensor (or a value that converts to one) on any device; it is converted to the array library,
-                dtype and device of the environment. A vectorized environment takes one row per environment.
+                dtype and device of the environment. Environments that return NumPy arrays, and vecrl's, get the
+                dtype of `action` for a `Box` of floats. A vectorized environment takes one row per environment.
             args, kwargs: passed to the environment.
 
         Returns:
@@ -215,7 +216,7 @@ class TorchWrapper(Stateful):
         return self._layout.build([self._send_leaf(*pair) for pair in zip(self._leaves, values, strict=True)])
 
     def _send_leaf(self, leaf: ActionLeaf, action: Tree) -> Any:
-        x = leaf.convert(convert_to_torch(action))
+        x = leaf.convert(convert_to_torch(action), keeps_precision=self._tensors or self.array_type == "numpy")
         if self.array_type == "torch":
             return x if x.device == self._device else x.to(self._device)
         if self.array_type == "jax":

@@ -343,7 +343,7 @@ def test_threads_and_pipes_end_with_their_owner():
 def test_what_does_not_fit_the_memory_is_an_error():
     simulator = make_batch("Hopper-v5", 2, num_threads=1)
     simulator.reset([0, 1])
-    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2, 3\), got \(2, 1\)"):
+    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2, 3\), got numbers of shape \(2, 1\)"):
         simulator.step(torch.zeros(2, 1))
     with pytest.raises(SpaceError, match=r"Expected a mask of shape \(2,\), got \(3,\)"):
         simulator.step_where(torch.ones(3, dtype=torch.bool), torch.zeros(2, 3))

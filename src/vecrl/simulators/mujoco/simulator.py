@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
-from ...errors import PendingError, SpaceError
+from ...errors import ClosedError, PendingError, SpaceError
 from ...validation import check_seed, parse_count
 from .frames import Frames
 from .physics import Physics
@@ -33,7 +33,8 @@ FIELD = "field/"  # before the names of fields in states
 class MujocoSimulator:
     """n environments of one task of MuJoCo in this process; a `vecrl.engine.simulator.BatchSimulator` on the CPU.
 
-    Observations `[n, k]` and rewards `[n]` are float64 tensors, as gymnasium's are, actions `[n, nu]` float32.
+    Observations `[n, k]` and rewards `[n]` are float64 tensors, as gymnasium's are, actions `[n, nu]` float32 or
+    float64.
 
     Args:
         task: the task.
@@ -65,6 +66,7 @@ class MujocoSimulator:
     """
 
     device = "cpu"
+    checks_actions = True  # float64 is not rounded; see `BatchSimulator`
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class MujocoSimulator:
         self.num_envs = parse_count("num_envs", num_envs)
         count = num_cores() if num_threads is None else parse_count("num_threads", num_threads)
         self.num_threads = min(count, self.num_envs)
+        self._closed = False
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"Expected render_mode 'rgb_array' or None, got {render_mode!r}.")
         limit = task.max_episode_steps if max_episode_steps is None else max_episode_steps
@@ -136,16 +139,24 @@ class MujocoSimulator:
         return self._reset_where(self._checked_mask(mask))
 
     def step(self, actions: Tensor) -> BatchStep:
-        """Steps every row; `actions` is `[n, nu]` float32."""
-        return self._step(actions.numpy(), None)
+        """Steps every row.
+
+        Args:
+            actions: `[n, nu]` numbers, as a tensor or an array. Rewards are computed in the precision of floats, and of
+                float64 for integers, as in gymnasium.
+
+        Raises:
+            SpaceError: they have another shape, or are no numbers.
+        """
+        return self._step(actions, None)
 
     def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; rewards, flags and infos of others are of no step."""
-        return self._step(actions.numpy(), np.flatnonzero(self._checked_mask(mask)).tolist())
+        return self._step(actions, np.flatnonzero(self._checked_mask(mask)).tolist())
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps every row, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
-        step = self._step(actions.numpy(), None)
+        step = self._step(actions, None)
         done = np.logical_or(step.terminated.numpy(), step.truncated.numpy())
         return step, torch.from_numpy(done), self._reset_where(done)
 
@@ -198,6 +209,7 @@ class MujocoSimulator:
 
     def close(self) -> None:
         """Ends the threads and closes the renderers. Further calls have no effect."""
+        self._closed = True
         try:
             self._frames.close()
         finally:
@@ -215,11 +227,20 @@ class MujocoSimulator:
 
     # -- private methods -------------------------------------------------------------------------------
 
-    def _step(self, actions: np.ndarray, rows: Sequence[int] | None) -> BatchStep:
-        if actions.shape != (expected := (self.num_envs, *self.action_space.shape)):
-            raise SpaceError(f"Expected actions of shape {expected}, got {actions.shape}.")
+    def _step(self, actions: Tensor, rows: Sequence[int] | None) -> BatchStep:
+        array = self._action_array(actions)
         with self._one_call(in_episode=True) as steps:
-            return self._step_alone(actions, rows, steps)
+            return self._step_alone(array, rows, steps)
+
+    def _action_array(self, actions: Tensor | np.ndarray) -> np.ndarray:
+        array = actions.numpy(force=True) if isinstance(actions, Tensor) else np.asarray(actions)
+        expected = (self.num_envs, *self.action_space.shape)
+        if array.shape != expected or array.dtype.kind not in "fiub":
+            raise SpaceError(
+                f"Expected actions of shape {expected}, got numbers of shape {array.shape} and dtype {array.dtype}. "
+                "Give one row of real numbers per environment."
+            )
+        return array if array.dtype.kind == "f" else array.astype(np.float64)
 
     def _step_alone(self, actions: np.ndarray, rows: Sequence[int] | None, steps: np.ndarray) -> BatchStep:
         physics, task, before = self._physics, self.task, self._rows
@@ -251,9 +272,12 @@ class MujocoSimulator:
 
         Raises:
             PendingError: another thread is in such a call; or, with `in_episode`, a reset is necessary.
+            ClosedError: another thread closes the simulator.
         """
         lock = self._physics.lock
         if not lock.acquire(blocking=False):
+            if self._closed:
+                raise ClosedError("Expected an open simulator, got one that another thread closes. Make a new one.")
             raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
         try:
             if in_episode:

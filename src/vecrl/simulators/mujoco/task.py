@@ -47,7 +47,7 @@ class Move:
 
     Attributes:
         before, after: the fields of the rows before and after the step.
-        action: `[n, nu]` float32.
+        action: `[n, nu]`, in the dtype that the caller gave: float32, or another float.
         home: `[n, nq]`, the positions of the model.
         terminated: `[n]` bool, for the reward: what `MujocoTask.terminated` returned.
     """

@@ -173,12 +173,16 @@ class ForeignWorker:
         self._op = "reset"
         self._each([~row for row in rows if row < 0], lambda row: self._reset_row(row, out))
         self._op = "step"
-        self._each([row for row in rows if row >= 0], lambda row: self._step_row(row, out, bool(flags & RESET_DONE)))
+        rows = [row for row in rows if row >= 0]
+        # leaves in the caller's dtype, by row
+        own = {self._action_paths[leaf]: dict(zip(rows, values)) for leaf, values in (extra or {}).items()}
+        self._each(rows, lambda row: self._step_row(row, out, bool(flags & RESET_DONE), own))
 
-    def _step_row(self, row: int, out: Any, reset_done: bool) -> None:
+    def _step_row(self, row: int, out: Any, reset_done: bool, own: dict[Any, dict[int, Any]]) -> None:
         out.terminated[row] = out.truncated[row] = out.was_reset[row] = False
         out.reward[row] = np.nan
         leaves = {path: leaf[row].copy() for path, leaf in zip(self._action_paths, self._actions)}
+        leaves.update((path, values[row]) for path, values in own.items())
         env = self.envs[row]
         obs, reward, terminated, truncated, info = env.step(_nest(env.action_space, leaves))
         number = np.asarray(reward)
