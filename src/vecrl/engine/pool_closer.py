@@ -16,6 +16,7 @@ from .pending import PendingCommands
 from .worker import Command, Op
 
 GRACE = 1.0  # seconds for pending commands to complete, and for environments to close, without a limit by the user
+_LONGEST = 10.0**6  # seconds: the system's functions take no infinite time
 
 
 class PoolCloser:
@@ -64,6 +65,7 @@ class PoolCloser:
             The failures, to the first call only.
         """
         self.closed = True
+        grace = min(grace, _LONGEST)
         with self._claim:
             if self._closing_thread is None:
                 self._pending.calls_must_end = True  # makes a call that waits in another thread raise

@@ -351,6 +351,15 @@ class BaseVectorEnv(Stateful):
         """The reward range of each environment; (-inf, inf) if it has none."""
         return self.get_env_attr("reward_range")
 
+    @property
+    def workers(self) -> list[WorkerView]:
+        """One object per environment, with its environment as `env` if that is in this process, as in Tianshou."""
+        return [WorkerView(self, env_id) for env_id in range(self.env_num)]
+
+    def _wrap_id(self, id: Id = None) -> Any:  # noqa: A002
+        """Returns ids as a list or array, as the method of this name in Tianshou, which subclasses call."""
+        return list(range(self.env_num)) if id is None else [id] if np.isscalar(id) else id
+
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
@@ -378,3 +387,24 @@ class BaseVectorEnv(Stateful):
     def __repr__(self) -> str:
         wait_options = f", wait_num={self.wait_num}, timeout={self.timeout}" if self.is_async else ""
         return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{wait_options})"
+
+
+class WorkerView:
+    """Stands for Tianshou's worker of one environment; see `BaseVectorEnv.workers`."""
+
+    def __init__(self, envs: BaseVectorEnv, env_id: int):
+        self._envs, self._env_id = envs, env_id
+
+    @property
+    def env(self) -> Any:
+        """The environment.
+
+        Raises:
+            AttributeError: it is not in this process.
+        """
+        if not self._envs._pool.in_process:
+            raise AttributeError(
+                f"Expected get_env_attr, set_env_attr or render, got workers[{self._env_id}].env. Environments of "
+                f"{type(self._envs).__name__} are in other processes. Use get_env_attr(name, {self._env_id})."
+            )
+        return self._envs.get_env_attr("step", self._env_id)[0].__self__
