@@ -188,6 +188,21 @@ def test_failures_name_the_environment_and_have_the_traceback(python: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("fault", "text"), [("interrupt", "KeyboardInterrupt: of the environment"), ("deep", "Recurs")]
+)
+def test_no_exception_ends_the_process(fault: str, text: str, python: str) -> None:
+    """A BaseException, and an info that no pickle can hold, are failures with a traceback."""
+    with closing(foreign_pool([old_env(0, fault=fault)], python)) as pool:
+        pool.reset()
+        actions = {"turn": np.full(1, 2), "force": np.zeros((1, 2), np.float32)}
+        pool.step(actions)
+        with pytest.raises(WorkerError, match=f"in 'step' number 2: {text}"):
+            pool.step(actions)
+        pool.reset()
+        assert not pool.step(actions).done.any()
+
+
+@pytest.mark.parametrize(
     ("env", "options", "text"),
     [
         ({"fault": "nan"}, {"check_nan": True}, "the observation is NaN"),

@@ -63,6 +63,12 @@ class ForeignWorker:
             self._fail(self._payload["ids"], error)
         return self._reply or None
 
+    def failure(self, error: BaseException) -> dict[str, Any]:
+        """Returns a reply to the last command which says only that it failed in all environments."""
+        self._reply = {}
+        self._fail(self._payload["ids"], error)
+        return self._reply
+
     def _each(self, rows: Sequence[int], function: Callable[[int], Any]) -> list[Any]:
         """Calls a function with each row and returns the results. An exception is a failure of its row."""
         results: list[Any] = []
@@ -285,8 +291,11 @@ def serve(commands: int, replies: int, memory: int) -> None:
         op, flags, slot, seq, count, size = COMMAND.unpack(_read(commands, COMMAND.size))
         rows = None if count == ALL_ROWS else array("i", _read(commands, 4 * count)).tolist()
         extra = loads(_read(commands, size)) if size else None
-        reply = worker.execute(op, flags, slot, rows, extra)
-        body = b"" if reply is None else PLAIN + dumps(reply, as_text)
+        try:
+            reply = worker.execute(op, flags, slot, rows, extra)
+            body = b"" if reply is None else PLAIN + dumps(reply, as_text)
+        except BaseException as error:  # without a reply the caller would learn only that this process ended
+            body = PLAIN + dumps(worker.failure(error), as_text)
         data = memoryview(REPLY.pack(seq, len(body)) + body)
         while data:
             data = data[os.write(replies, data) :]
