@@ -26,8 +26,8 @@ def test_workers_of_other_processes_name_what_to_use():
 
 def test_subclasses_can_wrap_ids():
     class Finite(DummyVectorEnv):
-        def reset(self, id=None, **kwargs):
-            return super().reset(self._wrap_id(id), **kwargs)
+        def reset(self, ids=None, **kwargs):
+            return super().reset(self._wrap_id(ids), **kwargs)
 
     envs = Finite([lambda: gymnasium.make("CartPole-v1")] * 3)
     assert len(envs.reset()[0]) == 3

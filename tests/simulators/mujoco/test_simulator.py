@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 import time
 
 import cloudpickle
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from vecrl.envs import make_env
-from vecrl.errors import PendingError, SpaceError
+from vecrl.errors import ClosedError, PendingError, SpaceError
 from vecrl.policy import PopulationEvaluator
 from vecrl.policy.evaluation import device_loop
 from vecrl.simulators import mujoco_warp
@@ -485,3 +486,17 @@ def test_states_can_be_restored_after_a_large_frame():
     assert sim.render(0).shape == (600, 800, 3)
     sim.set_state(state)
     sim.close()
+
+
+def test_a_call_during_close_in_another_thread_raises_closed_error():
+    simulator = make_batch("Hopper-v5", 2, num_threads=1)
+    simulator.reset([0, 1])
+    lock = simulator._physics.lock
+    with lock:  # `close` waits for it, as for a running step
+        closing = threading.Thread(target=simulator.close)
+        closing.start()
+        while not simulator._closed:
+            pass
+        with pytest.raises(ClosedError, match="another thread closes"):
+            simulator.step(torch.zeros(2, 3))
+    closing.join()
