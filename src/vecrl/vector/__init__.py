@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.transition import AutoresetMode
 from ..simulators.availability import available
-from ..simulators.registry import known_prefixes, register
+from ..simulators.registry import Entry, find_entry, known_prefixes, register, unregister
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
 from .rollout import Rollout
@@ -29,6 +29,7 @@ __all__ = [
     "AutoresetMode",
     "BaseVectorEnv",
     "BatchedVectorEnv",
+    "Entry",
     "RayOptions",
     "Rollout",
     "RolloutWorkers",
@@ -41,6 +42,7 @@ __all__ = [
     "convert_from_torch",
     "convert_to_torch",
     "convert_to_torch_bool",
+    "find_entry",
     "info_of",
     "known_prefixes",
     "make_brax_env",
@@ -49,6 +51,7 @@ __all__ = [
     "make_vector_env",
     "register",
     "reset_tensors",
+    "unregister",
 ]
 
 _MODULE_EXPORTS = {

@@ -20,6 +20,7 @@ from ..engine.pool import Pool
 from ..engine.simulator import Array
 from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, Transition
+from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
 from ..validation import check_seed, normalize_device, parse_optional_count
@@ -30,7 +31,7 @@ from .device_transfer import to_device
 from .env_fns import env_fn_list, split_env_fns
 from .reset_masks import LatestObs, split_options
 from .trees import map_tree
-from .vector_env import AnyEnv
+from .vector_env import AnyEnv, ObservationMode
 
 Step = tuple[Array, Array, Array, Array, InfoDict]
 _NO_SEED = object()
@@ -58,6 +59,8 @@ class SyncVectorEnv(BaseVectorEnv):
 
     Args:
         env_makers: n functions, each of which makes an environment.
+        copy, observation_mode, autoreset_mode: accepted for compatibility with gymnasium. `copy` has no effect; the
+            modes must be "same" and "same_step": `VectorEnv` has the others.
         empty_info: whether infos are always `{}`, which saves their cost.
         num_episodes: the number of episodes that each environment runs after a `reset`. An environment that has run
             them is not stepped until the next `reset`: it reports terminated and truncated, a reward of NaN, and an
@@ -74,7 +77,7 @@ class SyncVectorEnv(BaseVectorEnv):
     Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
 
     Raises:
-        ValueError: there are no makers, or `num_episodes` is not positive.
+        ValueError: there are no makers, `num_episodes` is not positive, or a mode is one of `VectorEnv` only.
         SpaceError: (a `TypeError` and a `ValueError`) a space is another one, or the spaces of the environments
             differ: observations in shape or dtype, actions in type, shape, dtype, `n` or `start`. Bounds may differ;
             the spaces of this object have those of 0.
@@ -85,6 +88,9 @@ class SyncVectorEnv(BaseVectorEnv):
         self,
         env_makers: Iterable[Callable[[], AnyEnv]],
         *,
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         empty_info: bool = False,
         num_episodes: int | None = None,
         device: torch.device | str | None = None,
@@ -96,6 +102,7 @@ class SyncVectorEnv(BaseVectorEnv):
         self._num_episodes = parse_optional_count("num_episodes", num_episodes)
         self._device = None if device is None else torch.device(normalize_device(device))
         self._empty_info = empty_info
+        _require_same_step(observation_mode, autoreset_mode)
         env_makers = env_fn_list(env_makers)
         backend = resolve_backend(backend, env_makers, num_workers)
         makers = split_env_fns(env_makers, backend, num_workers, same_spaces=False, same_actions=False)
@@ -321,6 +328,15 @@ class SyncVectorEnv(BaseVectorEnv):
             obs[env_id] = _rows(final_obs, row)
         final_info = infos.merge(self.num_envs)
         return {"final_obs": obs, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
+
+
+def _require_same_step(observation_mode: ObservationMode, autoreset_mode: AutoresetMode | str) -> None:
+    mode = parse_autoreset_mode(autoreset_mode)
+    if observation_mode != "same" or mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(
+            f"Expected observation_mode='same' and autoreset_mode='same_step', got {observation_mode!r:.80} and "
+            f"{mode.value!r}. Use VectorEnv, which has all modes of gymnasium's SyncVectorEnv."
+        )
 
 
 def _dummy(leaf: Leaf, num_envs: int) -> np.ndarray:
