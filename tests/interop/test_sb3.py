@@ -376,6 +376,17 @@ def test_calls_in_any_order(env_fns: str) -> None:
         env.reset()
 
 
+def test_a_name_makes_its_environments() -> None:
+    for name, options in (("native::CartPole-v1", {}), ("CartPole-v1", {"backend": "processes", "num_workers": 1})):
+        env = vec_env(name, num_envs=3, **options)
+        assert env.reset().shape == (3, 4)
+        assert env.step(np.zeros(3, np.int64))[1].tolist() == [1.0] * 3
+        env.close()
+    env = vec_env("native::CartPole-v1")
+    assert env.num_envs == 1
+    env.close()
+
+
 def test_what_it_cannot_take() -> None:
     with pytest.raises(TypeError, match=r"got <.*CartPole.*>. Give \[lambda: gymnasium.make"):
         vec_env(gymnasium.make("CartPole-v1"))

@@ -19,6 +19,7 @@ from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..errors import SpaceError
 from ..simulators.imports import import_library
+from ..vector import make_vector_env
 from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from ..venv.base import BaseVectorEnv
@@ -41,8 +42,9 @@ class VecEnv(_vec_env.VecEnv):
         env: a `VectorEnv`, `AsyncVectorEnv`, `SyncVectorEnv` or `BatchedVectorEnv`, what `make_vector_env` returned, a
             vector environment of `vecrl.venv`, or a TensorDict environment with batch size (n,). Its auto-reset mode
             and its `num_episodes` have no effect. Do not use it any more; closing the `VecEnv` closes it. Or functions
-            that make gymnasium environments, as `DummyVecEnv` takes them.
+            that make gymnasium environments, as `DummyVecEnv` takes them. Or a name, as `make_vector_env` takes it.
         options: with functions, arguments of `VectorEnv`: `backend`, `num_workers`, `step_timeout`, `on_failure`, ...
+            With a name, those of `make_vector_env`: `num_envs` (by default 1), `backend`, and the simulator's.
 
     Attributes:
         num_envs: the number of environments n.
@@ -52,6 +54,7 @@ class VecEnv(_vec_env.VecEnv):
     Raises:
         SpaceError: the environments have different spaces, or `env` is a `TorchWrapper` that changes actions.
         TypeError: `env` is none of these, or there are `options` for a vector environment.
+        ValueError: there is no environment of this name.
 
     >>> from stable_baselines3 import PPO
     >>> from vecrl.vector import make_vector_env
@@ -62,14 +65,18 @@ class VecEnv(_vec_env.VecEnv):
     >>> obs.shape, rewards.tolist(), infos[0]
     ((4, 4), [1.0, 1.0, 1.0, 1.0], {'TimeLimit.truncated': False})
     >>> env.close()
+    >>> VecEnv("native::CartPole-v1", num_envs=8).num_envs
+    8
     """
 
     def __init__(self, env: object | Iterable[Callable[[], gymnasium.Env[Any, Any]]], **options: Any):
-        if isinstance(env, Iterable) and not hasattr(env, "step"):
+        if isinstance(env, str):
+            env = make_vector_env(env, **{"num_envs": 1, **options})
+        elif isinstance(env, Iterable) and not hasattr(env, "step"):
             env = VectorEnv(env, **options)
         elif options:
             raise TypeError(
-                f"Expected options ({', '.join(options)}) with functions that make environments only, got "
+                f"Expected options ({', '.join(options)}) with a name or functions that make environments only, got "
                 f"{type(env).__name__}. Give them to its constructor."
             )
         elif isinstance(env, gymnasium.Env):
