@@ -31,6 +31,22 @@ def test_a_single_environment_becomes_the_only_one_of_a_vector_environment():
     vector.close()
 
 
+def test_vector_environments_stay_what_they_are() -> None:
+    make = partial(gymnasium.make, "CartPole-v1")
+    for env in (SyncVectorEnv([make]), VectorEnv([make]), BatchedVectorEnv(make_native("CartPole-v1", 2))):
+        assert to_vector(env) is env
+        with pytest.raises(TypeError, match=r"Expected no autoreset_mode with the vector environment.*constructor"):
+            to_vector(env, autoreset_mode="disabled")
+        env.close()
+    wrapper = make_vector_env("native::CartPole-v1", num_envs=2)
+    assert to_vector(wrapper) is wrapper.env
+    single = gymnasium.vector.SyncVectorEnv([make] * 2)
+    vector = to_vector(single, autoreset_mode="disabled")
+    np.testing.assert_array_equal(vector.reset(seed=3)[0], single.reset(seed=3)[0])
+    with pytest.raises(TypeError, match=r"Give the functions that make its environments to VectorEnv"):
+        to_vector(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point"))
+
+
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
 def test_an_environment_over_tensordicts_as_a_vector_environment(mode: str) -> None:
     """The values equal those of the engine's vector environment for equal seeds, in every auto-reset mode."""

@@ -175,15 +175,14 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
         )
 
 
-def to_vector(
-    env: EnvBase | BaseVenv | gymnasium.Env[Any, Any], *, observation: Key | None = None, **kwargs: Any
-) -> VectorEnv | BatchedVectorEnv:
+def to_vector(env: Any, *, observation: Key | None = None, **kwargs: Any) -> Any:
     """Converts a TensorDict environment, one of `vecrl.venv`, or a single one to a vector environment (dialect 1).
 
     Args:
         env: a TensorDict environment with batch size (n,) and done flags at the root; its tensors become the rows. Or
             an environment of `vecrl.venv`; the `VectorEnv` takes over its workers, so do not use `env` any more. Or a
-            single gymnasium environment, which becomes the only one of a `VectorEnv`.
+            single gymnasium environment, which becomes the only one of a `VectorEnv`, or gymnasium's `SyncVectorEnv`,
+            the environments of which are stepped without it. A vector environment of vecrl is returned unchanged.
         observation: the key of the observation, if there are several entries.
         kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`; for the
             workers of a `vecrl.venv` only `autoreset_mode`; those of `VectorEnv` for a single environment.
@@ -200,8 +199,23 @@ def to_vector(
     ((2, 4), MultiDiscrete([2 2]))
     >>> vector.close()
     """
+    env = _without_torch_wrappers(env)
+    if isinstance(env, VectorEnv | BaseVectorEnv):
+        if kwargs:
+            raise TypeError(
+                f"Expected no {', '.join(kwargs)} with the vector environment {env!r:.80}, which is returned "
+                "unchanged. Give them to its constructor."
+            )
+        return env
     if isinstance(env, gymnasium.Env):
         return VectorEnv([lambda: env], **kwargs)
+    if isinstance(env, gymnasium.vector.SyncVectorEnv):
+        return VectorEnv([lambda single_env=single_env: single_env for single_env in env.envs], **kwargs)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise TypeError(
+            f"Expected environments of vecrl, or a SyncVectorEnv of gymnasium, got {env!r:.80}. Give the functions "
+            "that make its environments to VectorEnv."
+        )
     if not isinstance(env, BaseVenv):
         return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
     pool = pool_of(env)

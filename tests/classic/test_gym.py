@@ -262,3 +262,9 @@ def test_actions_in_containers_are_one_vector() -> None:
     assert received[0]["choices"][1].tolist() == [1, 1]
     assert received[0]["z"].tolist() == [[-9.0], [2.5]]
     assert env.env.env.action_space.contains(received[0])
+
+
+@pytest.mark.parametrize("name", [None, 5, gymnasium.Env])
+def test_names_must_be_texts(name: Any) -> None:
+    with pytest.raises(TypeError, match=r"Expected the name of an environment, such as 'CartPole-v1', got"):
+        GymEnv(name)

@@ -469,3 +469,13 @@ def test_every_command_takes_nested_batched_simulators(vecrl, tmp_path):
     assert "{position: float32 [2], clock: (int64 [], {seed: int64 [1]}), bits: int8 [3]}" in checked.out
     assert "saved policy: 2 episodes" in played.out
     assert frames_of(run / "best.mp4")[0].shape[1:] == frames_of(tmp_path / "v.mp4")[0].shape[1:] == (4, 6, 3)
+
+
+def test_invalid_networks_and_policies_are_named(vecrl, tmp_path):
+    answer = vecrl("evolve", "CartPole-v1", "--network", "Foo()", "--out", tmp_path / "run")
+    assert answer.code != 0
+    assert "Expected a --network in the network language, got 'Foo()': no layer is called 'Foo'" in answer.out
+    answer = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "none.pt")
+    assert answer.code != 0
+    assert "Expected --policy to be a file that vecrl evolve wrote" in answer.out
+    assert "none.pt" in answer.out

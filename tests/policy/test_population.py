@@ -484,3 +484,20 @@ def test_nested_batched_simulators_equal_single_environments():
 def test_invalid_arguments_raise(env, options, error, text):
     with pytest.raises(error, match=text):
         PopulationEvaluator(env, options.pop("net", NET), options.pop("popsize", 3), **options)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_makers_may_return_either_form_of_a_batched_simulator(wraps):
+    def maker(name, *, num_envs=None, **_):
+        envs = BatchedVectorEnv(make_native(name, num_envs))
+        return TorchWrapper(envs) if wraps else envs
+
+    registry.register("made", maker)
+    try:
+        results = []
+        for env in ("made::CartPole-v1", "native::CartPole-v1"):
+            with PopulationEvaluator(env, "Linear(obs_length, act_length)", 3, seed=1) as evaluator:
+                results.append(evaluator(torch.zeros(3, evaluator.parameter_length)).fitness.tolist())
+        assert results[0] == results[1]
+    finally:
+        registry.unregister("made")

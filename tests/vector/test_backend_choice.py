@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from vecrl.engine.backends.registry import register_backend, unregister_backend
+from vecrl.engine.backends.serial import SerialBackend
 from vecrl.errors import SpaceError, WorkerError
 from vecrl.vector import SyncVectorEnv, VectorEnv, make_vector_env
 from vecrl.vector.backend_choice import faster_backend, seconds_per_step
@@ -73,3 +75,14 @@ def test_errors_are_those_of_the_chosen_backend(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
     with pytest.raises(WorkerError, match=r"environment 0 .*ZeroDivisionError"):
         VectorEnv([lambda: 1 / 0] * 2, backend="auto")  # pyright: ignore[reportArgumentType]
+
+
+def test_unknown_backends_name_all_values() -> None:
+    env_fns = [lambda: gymnasium.make("CartPole-v1")]
+    register_backend("mine", lambda: SerialBackend, in_process=True)
+    try:
+        for make in (lambda: VectorEnv(env_fns, backend="procs"), lambda: SyncVectorEnv(env_fns, backend="procs")):
+            with pytest.raises(ValueError, match=r"'serial', 'threads', 'processes', 'ray', 'mine' or 'auto', got"):
+                make()
+    finally:
+        unregister_backend("mine")

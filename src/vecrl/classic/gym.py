@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..gym_interface import raise_explained, read_reset
 from ..simulators.gym_factory import as_gymnasium, make
-from ..simulators.registry import SEPARATOR, find_entry
+from ..simulators.registry import SEPARATOR, check_env_name, find_entry
 from ..validation import check_seed
 from .base import BaseEnv, Step
 from .config import Config
@@ -41,7 +41,7 @@ class GymEnv(BaseEnv):
 
     Raises:
         SpaceError: the space of states or actions has no elements that are arrays of numbers.
-        TypeError: a wrapper returns no environment.
+        TypeError: a wrapper returns no environment, or `env_name` is no text.
 
     >>> env = GymEnv("CartPole-v1", seed=0)
     >>> env.reset().shape, env.get_action_info()
@@ -62,6 +62,7 @@ class GymEnv(BaseEnv):
         gamma: float = 0.99,
         **kwargs: Any,
     ):
+        check_env_name(env_name)
         self.wrappers = list(wrappers)
         self._library = library
         self._make_kwargs = kwargs

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from ..errors import NetParsingError
 from ..policy.population import PopulationEvaluator
 from .console import MAX_COUNT
 
@@ -97,7 +98,17 @@ class Options:
         return {option.name for option in fields(cls)}
 
     def evaluator(self) -> PopulationEvaluator:
-        """Creates the evaluator, for `popsize` members and the centre of the search."""
+        """Creates the evaluator, for `popsize` members and the centre of the search.
+
+        Raises:
+            ValueError: the network is not in the network language, or another option does not fit.
+        """
+        try:
+            return self._evaluator()
+        except NetParsingError as error:
+            raise ValueError(f"Expected a --network in the network language, got {self.network!r}: {error}") from error
+
+    def _evaluator(self) -> PopulationEvaluator:
         return PopulationEvaluator(
             self.env,
             self.network,

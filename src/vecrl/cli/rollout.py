@@ -46,6 +46,16 @@ def _random(module: RandomActions, parameters: Parameters) -> BatchedForward:
     return module.forward
 
 
+def _load_policy(path: Path) -> SavedPolicy:
+    try:
+        return SavedPolicy.load(path)
+    except OSError as error:
+        raise ValueError(
+            f"Expected --policy to be a file that vecrl evolve wrote, such as RUN/best.pt, got {str(path)!r}: "
+            f"{error.strerror}."
+        ) from error
+
+
 def _random_actions(policy_io: PolicyIO) -> RandomActions:
     return RandomActions(policy_io.flat_actions)
 
@@ -75,7 +85,7 @@ class RolloutCommand:
         self.env, self.episodes, self.evaluator_options, self.max_steps = env, episodes, evaluator_options, max_steps
         self.num_envs = min(num_envs, episodes)
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self.saved_policy = None if policy is None else SavedPolicy.load(policy)
+        self.saved_policy = None if policy is None else _load_policy(policy)
 
     def open_log(self, logger: str | None, parent: Path) -> RunLog:
         """Returns a log in a new folder of `parent` if `logger` is one, with the settings of the command."""

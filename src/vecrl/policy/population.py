@@ -31,6 +31,7 @@ from ..simulators.registry import find_entry
 from ..validation import parse_count, parse_optional_count
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
+from ..vector.torch_wrapper import TorchWrapper
 from ..vector.vector_env import EnvFn
 from .evaluation.executors import RETRY_ADVICE, DeviceExecutor, PoolExecutor
 from .evaluation.settings import Evaluation, EvaluationSettings, FitnessRules
@@ -325,7 +326,8 @@ def creation_errors(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 
 def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSimulator:
     with creation_errors(env, kwargs):
-        wrapped_env = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
+        made: object = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs)
+    wrapped_env = made.env if isinstance(made, TorchWrapper) else made  # a user's maker may return either
     if not isinstance(wrapped_env, BatchedVectorEnv):
         raise ValueError(f"Expected a batched simulator, got {env!r}. Give a function that makes one environment.")
     return wrapped_env.simulator

@@ -157,6 +157,13 @@ def known_prefixes() -> tuple[str, ...]:
     return _entries.names()
 
 
+def check_env_name(env_name: object) -> None:
+    """Raises a `TypeError` unless this is a text."""
+    if not isinstance(env_name, str):
+        advice = " Give functions that make environments to VectorEnv." if callable(env_name) else ""
+        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.{advice}")
+
+
 def find_entry(env_name: str) -> tuple[Entry, str]:
     """Returns the entry with the longest prefix of `env_name`, and the rest of the name.
 
@@ -167,9 +174,7 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
         ValueError: the prefix is unknown; the message lists the known ones.
         ImportError: the prefix is that of an installed distribution, which cannot be imported.
     """
-    if not isinstance(env_name, str):
-        advice = " Give functions that make environments to VectorEnv." if callable(env_name) else ""
-        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.{advice}")
+    check_env_name(env_name)
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
     longest = _longest_prefix(env_name, _entries) or _longest_prefix(env_name, _entries.installed())

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from ..cores import num_cores
-from ..engine.backends.registry import BackendName
+from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool import Pool
 from ..engine.simulator import SimulatorMaker
 from ..errors import SerializationError, SpaceError, WorkerError
@@ -39,13 +39,14 @@ def resolve_backend(backend: BackendName, env_fns: Sequence[Callable[[], Any]], 
 
     Raises:
         SpaceError: `num_workers` is no number of 1 or more.
+        ValueError: no backend of this name is registered.
 
     >>> import gymnasium
     >>> resolve_backend("auto", [lambda: gymnasium.make("CartPole-v1")] * 2, None)
     'serial'
     """
     if backend != AUTO:
-        return backend
+        return backend_entry(backend, AUTO).name
     num_workers = parse_optional_count("num_workers", num_workers, error=SpaceError)
     num_workers = min(num_cores(), num_workers or num_cores(), len(env_fns))
     if num_workers == 1:

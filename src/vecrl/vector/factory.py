@@ -28,6 +28,7 @@ from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry
 from ..validation import normalize_device, parse_optional_count
+from .backend_choice import AUTO
 from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
 from .trees import map_tree
@@ -296,7 +297,7 @@ def _make_single(
     num_envs = parse_optional_count("num_envs", num_envs, error=SpaceError)
     if num_envs is None:
         modes = {"autoreset_mode": mode is not AutoresetMode.SAME_STEP, "episode_stats": episode_stats}
-        is_given = backend == "auto" or not backend_entry(backend).runs_inline
+        is_given = backend == AUTO or not backend_entry(backend, AUTO).runs_inline
         _reject_without_num_envs(**workers, **options, **modes, backend=is_given, wait=wait != "auto")
         with explained_arguments(f"{entry.prefix}::{env_name}", kwargs):
             return entry.env_fn(env_name, **kwargs)()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import cloudpickle
 import gymnasium
 
-from ...errors import SerializationError
+from ...errors import SerializationError, name_ids
 from ..worker import WorkerSpec
 
 
@@ -27,9 +27,9 @@ def pickle_worker_spec(worker_spec: WorkerSpec) -> bytes:
         return cloudpickle.dumps(worker_spec)
     except Exception as error:
         raise SerializationError(
-            f"The factory of environments {worker_spec.start} to {worker_spec.start + worker_spec.num_envs - 1} cannot "
-            f"be pickled and sent to a worker process: {type(error).__name__}: {error}. Make objects that cannot be "
-            'pickled (locks, open files, windows, …) inside the factory, or use backend="threads".'
+            f"The factory of {name_ids(worker_spec.ids)} cannot be pickled and sent to a worker process: "
+            f"{type(error).__name__}: {error}. Make objects that cannot be pickled (locks, open files, windows, …) "
+            'inside the factory, or use backend="threads".'
         ) from error
 
 

@@ -145,8 +145,12 @@ def backend_names() -> list[str]:
     return list(_entries.names())
 
 
-def backend_entry(name: str) -> BackendEntry:
+def backend_entry(name: str, *others: str) -> BackendEntry:
     """Returns the entry of a backend.
+
+    Args:
+        name: its name.
+        others: further values that the caller's argument may have, for the message.
 
     Raises:
         ValueError: no backend of this name is registered.
@@ -157,7 +161,7 @@ def backend_entry(name: str) -> BackendEntry:
     """
     entry = _entries.get(name) or _entries.find(name)
     if entry is None:
-        *names, last = map(repr, _entries.names())
+        *names, last = map(repr, (*_entries.names(), *others))
         raise ValueError(f"Expected backend to be {', '.join(names)} or {last}, got {name!r}.")
     return entry
 
