@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
@@ -423,3 +424,12 @@ def test_repr():
         )
         assert envs.spec.id == "CartPole-v1"
         assert envs.unwrapped is envs
+
+
+def test_seeds_and_actions_that_are_no_arrays_of_one_dimension_more_raise():
+    with VectorEnv(makers("counting", 2)) as envs:
+        with pytest.raises(TypeError, match="Expected a seed to be None, an integer or one per environment"):
+            envs.reset(seed=torch.tensor(3))
+        envs.reset()
+        with pytest.raises(SpaceError, match=r"Expected actions of shape \(2,\).*all of one shape"):
+            envs.step([[1.0], [1.0, 2.0]])

@@ -191,7 +191,13 @@ def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:
         if len(value) != rows:
             raise SpaceError(f"Expected {rows} actions at {leaf.name}, one per environment, got {len(value)}.")
         return value
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise SpaceError(
+            f"Expected actions of shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got "
+            f"{describe(value)}. Give one row per environment, all of one shape."
+        ) from error
     if array.shape != (rows, *leaf.shape):
         raise SpaceError(
             f"Expected actions of shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {array.shape}."

@@ -137,7 +137,7 @@ def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -
     if isinstance(seed, int | np.integer):
         check_seed(seed)
         return [int(seed) + i for i in range(count)]
-    if not hasattr(seed, "__len__") or isinstance(seed, str):
+    if not hasattr(seed, "__len__") or isinstance(seed, str) or getattr(seed, "ndim", 1) != 1:
         raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
     if len(seed) != count:
         raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
