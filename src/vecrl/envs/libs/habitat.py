@@ -15,7 +15,8 @@ class HabitatEnv(PluginEnv):
 
     Args:
         env_name: the id.
-        kwargs: see `GymEnv`.
+        kwargs: see `GymEnv`; all others are arguments of habitat-lab, such as `override_options`. `python` is another
+            interpreter that has Habitat, and `modules` are imported there before, such as ones that register tasks.
 
     Attributes:
         available_envs: class attribute, the ids; empty if Habitat is not installed.
