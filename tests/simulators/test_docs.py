@@ -7,7 +7,8 @@ import pytest
 
 pytestmark = pytest.mark.simulators
 PAGE = (Path(__file__).parents[2] / "docs" / "simulators.md").read_text()
-OTHER_GROUPS = "Unity ML-Agents", "SMACv2", "Genesis"  # their blocks need other environments
+# Their blocks need other environments, or models
+OTHER_GROUPS = "Unity ML-Agents", "SMACv2", "Genesis", "Habitat", "RoboHive"
 SECTIONS = {
     section.partition("\n")[0]: blocks
     for section in re.split(r"^##? ", PAGE, flags=re.MULTILINE)
