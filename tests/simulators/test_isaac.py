@@ -10,7 +10,7 @@ from tests.fixtures.isaac_tasks import DirectLabEnv, GymTask, LabEnv
 
 from vecrl.envs import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper, RewardSum, TransformedEnv, check_env_specs
 from vecrl.errors import SpaceError, StateError, VersionError
-from vecrl.simulators import availability
+from vecrl.simulators import availability, isaac
 from vecrl.simulators.isaac import IsaacGymTask, SelfResettingSimulator
 from vecrl.vector import make_vector_env
 
@@ -181,6 +181,20 @@ def test_discrete_actions_are_one_hot_rows_by_default():
     td = env.reset().set("action", torch.eye(3, dtype=torch.int64)[[2, 0, 1]])
     env.step(td)
     assert lab_env.actions[-1].tolist() == [[2], [0], [1]]
+
+
+def test_applications_start_cameras_at_their_start_only(monkeypatch):
+    monkeypatch.setitem(isaac._app, "enable_cameras", False)
+    isaac.start_app("cpu")
+    with pytest.raises(ValueError, match="Expected enable_cameras=True for the first environment of Isaac Lab"):
+        isaac.start_app("cpu", enable_cameras=True)
+
+
+def test_applications_of_programs_are_used(monkeypatch):
+    """Isaac Sim's module is imported when a program has started its application."""
+    monkeypatch.setitem(sys.modules, "omni.kit.app", ModuleType("omni.kit.app"))
+    isaac.start_app("cpu", enable_cameras=True)
+    assert not isaac._app
 
 
 def test_cameras_add_frames():

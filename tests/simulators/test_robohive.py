@@ -15,14 +15,13 @@ from vecrl.classic import GymEnv as ClassicEnv
 from vecrl.envs import RoboHiveEnv, check_env_specs, make_env
 from vecrl.errors import WorkerError
 from vecrl.simulators import availability
-from vecrl.simulators.gym_plugin import env_fn
+from vecrl.simulators.gym_plugin import env_fn, load
 from vecrl.vector import make_vector_env
 from vecrl.venv import SubprocVectorEnv
 
 pytestmark = [
     pytest.mark.simulators,
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning"),  # RoboHive's spaces
-    pytest.mark.filterwarnings("ignore:.*scipy.misc is deprecated:DeprecationWarning"),
 ]
 
 ARM = "ArmReach-v0"
@@ -40,7 +39,7 @@ SMALL = {"height": 12, "width": 16}
 @pytest.fixture(scope="module", autouse=True)
 def arm() -> Iterator[None]:
     """Registers RoboHive's class of reaching tasks with an arm of two joints."""
-    import_module("robohive")
+    load("robohive")
     gymnasium.register(ARM, REACH, max_episode_steps=6, kwargs=OPTIONS)
     yield
     del gymnasium.registry[ARM]

@@ -6,6 +6,7 @@ They need more than their packages, so an error says what to install. This modul
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -69,7 +70,9 @@ def load(plugin: str) -> dict[str, str]:
         ImportError: the library cannot be imported; the message says how to install it.
     """
     found = PLUGINS[plugin]
-    import_library(found.module, found.hint)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what these old libraries import
+        import_library(found.module, found.hint)
     ids: dict[str, str] = {}
     for library in ("gym", "gymnasium"):  # an id that both have is taken from gymnasium
         if library in sys.modules:
