@@ -11,6 +11,9 @@ find_python = $(or $(shell python$(1) -c "import sys; print(sys.executable)" 2>/
 	$(HOME)/.pyenv/versions/$(1).*/bin/python)))
 PYTHON37 := $(call find_python,3.7)
 PYTHON310 := $(call find_python,3.10)
+# Newer interpreters, for the tests of what could depend on the interpreter.
+PYTHON312 := $(call find_python,3.12)
+PYTHON313 := $(call find_python,3.13)
 EXTRAS := cli,classic,mujoco,video,test,docs
 PIP    := -m pip install --quiet --disable-pip-version-check
 BIN    := .venv/bin
@@ -37,10 +40,14 @@ PEERS := torchrl==0.14.1 tensordict==0.14.3 tianshou==2.0.1 deepdiff==7.0.1 over
 # The extras of simulators that can be installed side by side.
 SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess
 
+# Environments of the newer interpreters that are found.
+NEW_PYTHONS := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
+
 # Groups of tests, each with a virtual environment of its own.
-GROUPS := main simulators brax-v1 unity neighbours peers ray loggers vision language old-pythons genesis
+GROUPS := main simulators brax-v1 unity neighbours peers ray loggers vision language old-pythons new-pythons genesis
 ENVIRONMENTS = .venv-simulators .venv .venv-unity .venv-vision .venv-peers .venv-ray .venv-neighbours .venv-brax-v1 \
-	.venv-language .venv-loggers .venv-genesis $(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310)
+	.venv-language .venv-loggers .venv-genesis $(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) \
+	$(NEW_PYTHONS)
 
 .PHONY: demo test $(GROUPS:%=test-%) check format bench docs clean
 
@@ -113,6 +120,14 @@ test-old-pythons: .venv/.ready $(if $(PYTHON37),.venv-py37/.ready) $(if $(PYTHON
 	VECRL_PYTHON_SAFETY=$(if $(PYTHON310),$(CURDIR)/.venv-py310/bin/python) SIMULATOR_TABLE=.scratch/old-pythons \
 	$(BIN)/python $(PYTEST) -m old_pythons tests
 	$(BIN)/python tools/simulator_table.py .scratch/old-pythons --check
+
+# What the caller keeps must not depend on the interpreter. Without torch, which these tests do not need.
+test-new-pythons: $(NEW_PYTHONS:%=%/.ready)
+	for environment in $(NEW_PYTHONS); do \
+		$$environment/bin/python $(PYTEST) -n 2 tests/engine/test_batch_buffers.py || exit; \
+		$$environment/bin/python $(PYTEST) -n 2 -k "overwritten or edits" tests/vector/test_vector_env.py || exit; \
+		$$environment/bin/python $(PYTEST) -n 2 tests/venv/test_sameness.py || exit; \
+	done
 
 test-language: .venv-language/.ready
 	HF_HUB_OFFLINE=1 .venv-language/bin/python $(PYTEST) -m language tests/language
@@ -206,6 +221,14 @@ docs: .venv/.ready
 .venv-py310/.ready: constraints-py310.txt
 	$(PYTHON310) -m venv .venv-py310
 	PIP_CONSTRAINT=constraints-py310.txt .venv-py310/bin/python $(PIP) safety-gymnasium
+	touch $@
+
+.venv-py312/.ready: INTERPRETER = $(PYTHON312)
+.venv-py313/.ready: INTERPRETER = $(PYTHON313)
+.venv-py312/.ready .venv-py313/.ready: constraints-new-pythons.txt
+	$(INTERPRETER) -m venv $(@D)
+	$(@D)/bin/python $(PIP) -r constraints-new-pythons.txt
+	$(@D)/bin/python $(PIP) --no-deps -e .
 	touch $@
 
 .venv-peers/.ready: constraints.txt pyproject.toml Makefile
