@@ -23,6 +23,7 @@ from vecrl.envs import (
     TransformedEnv,
     make_env,
 )
+from vecrl.errors import SpaceError
 from vecrl.policy import ModuleExpectingFlatParameters, RunningNorm
 from vecrl.running_stats import RunningStats
 from vecrl.specs import Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded
@@ -105,6 +106,12 @@ def test_vector_environments(name: str) -> None:
     finally:
         envs.close()
         others.close()
+
+
+@pytest.mark.parametrize("name", ["gym::CartPole-v1", "native::CartPole-v1", "mujoco::Hopper-v5"])
+def test_devices_that_do_not_exist(name: str) -> None:
+    with pytest.raises(SpaceError, match=r"Expected a device, such as 'cpu' or 'cuda:0', got 'gpu'\."):
+        make_vector_env(name, num_envs=2, device="gpu")
 
 
 def test_sync_vector_environments() -> None:

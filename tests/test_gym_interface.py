@@ -193,6 +193,12 @@ def test_mistakes_under_wrappers_of_gymnasium_are_explained(registered: str) -> 
             run()
 
 
+def test_a_single_environment_without_seeds_is_explained(registered: str) -> None:
+    gymnasium.register(registered, OldEnv, disable_env_checker=True, order_enforce=False)
+    with pytest.raises(SpaceError, match=r"reset\(\) of OldEnv to take seed and options, got reset\(\)\. Define"):
+        make_vector_env(registered).reset(seed=0)
+
+
 def test_errors_of_environments_stay_unchanged() -> None:
     class Unpacking(Env):
         def step(self, action: Any) -> Any:

@@ -30,6 +30,7 @@ from ..simulators.registry import Entry, explained_arguments, find_entry, find_o
 from ..validation import normalize_device, parse_optional_count
 from .backend_choice import AUTO
 from .checked_simulator import CheckedSimulator
+from .device_transfer import parse_device
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
 from .trees import map_tree
 
@@ -358,6 +359,7 @@ def make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) ->
     assert entry.make_batch is not None
     name = f"{entry.prefix}::{env_name}"
     if "device" in kwargs:
+        parse_device(kwargs["device"])
         kwargs["device"] = normalize_device(kwargs["device"])
     try:
         simulator = entry.make_batch(env_name, num_envs, **kwargs)

@@ -15,6 +15,7 @@ from gymnasium.spaces import Discrete
 
 from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
+from ..gym_interface import raise_explained
 from ..snapshot import Stateful
 from ..validation import check_seed
 from .action_leaves import ActionLeaf, array_space, score_space
@@ -133,7 +134,11 @@ class TorchWrapper(Stateful):
             `(observation, info)`; only the observation with `force_classic_api` or an old-interface environment.
         """
         check_seed(kwargs.get("seed"))
-        result = (self.env.tensor_reset if self._tensors else self.env.reset)(*args, **kwargs)
+        try:
+            result = (self.env.tensor_reset if self._tensors else self.env.reset)(*args, **kwargs)
+        except TypeError as error:
+            raise_explained(error, self.env)
+            raise
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
             observation, *info = result
         else:
