@@ -46,6 +46,7 @@ POLICIES: dict[str, Any] = {
     "TensorDict": with_default,
     "annotated": with_annotation,
     "in place": in_place,
+    "data": lambda data: data.set("action", -data["observation"][..., :1]),
 }
 POSITIONAL: dict[str, Any] = {
     "another name": lambda obs: -obs[..., :1],

@@ -55,10 +55,10 @@ def rollout(
         max_steps: 1 or more.
         policy: any function or module that takes the TensorDict of a step and writes actions into it, or returns
             another TensorDict, which is merged into it, or the action; random actions by default. A single argument
-            with "td" or "tensordict" in its name or annotation is that TensorDict. Otherwise a function or module
-            without `in_keys` gets the observations named like its arguments or, if it has as many arguments as there
-            are observations, these in their order, and returns the action; else it gets the TensorDict. Gradients are
-            recorded: use `torch.no_grad()` if you need none.
+            with the name "data", or with "td" or "tensordict" in its name or annotation, is that TensorDict. Otherwise
+            a function or module without `in_keys` gets the observations named like its arguments or, if it has as many
+            arguments as there are observations, these in their order, and returns the action; else it gets the
+            TensorDict. Gradients are recorded: use `torch.no_grad()` if you need none.
         callback: called with the environment and the TensorDict of each step, "next" included.
         actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or any iterable of one action
             per step. The rollout ends after the last action.
@@ -128,7 +128,7 @@ class _GeneratorState:
     """The state of torch's default generator of a device, None for the CPU's, when the object is made."""
 
     def __init__(self, device: torch.device | None):
-        on_cpu = device is None or device.type == "cpu"
+        on_cpu = device is None or device.type in ("cpu", "meta")  # nothing is drawn on the latter
         self._module: Any = torch.random if on_cpu else torch.get_device_module(device)
         self._arguments = () if on_cpu else (device,)
         self._state = self._module.get_rng_state(*self._arguments)
@@ -266,7 +266,7 @@ def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
     names: list[Any] = [parameter.name for parameter in required]
     keys: list[Any] = list(env.observation_keys)
     text = f"{names[0]} {required[0].annotation}".lower() if len(names) == 1 else ""
-    if not names or "td" in text or "tensordict" in text:
+    if not names or names == ["data"] or "td" in text or "tensordict" in text:
         return policy
     if set(names) <= set(keys):
         keys = names
