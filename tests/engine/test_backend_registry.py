@@ -110,7 +110,7 @@ def test_unknown_backends_raise_with_the_registered_names() -> None:
     with pytest.raises(ValueError, match="'processes', 'ray' or 'toy', got 'toys'"):
         backend_entry("toys")
     unregister_backend(NAME)
-    with pytest.raises(ValueError, match="'processes' or 'ray', got 'toy'"):
+    with pytest.raises(ValueError, match="'processes', 'ray' or 'auto', got 'toy'"):
         VectorEnv(counting(2), backend=NAME)
 
 

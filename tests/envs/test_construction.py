@@ -142,7 +142,7 @@ def test_a_reward_without_a_spec_is_reported() -> None:
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("reward", torch.ones(1))
 
-    with pytest.raises(SpaceError, match="'reward': returned, but not in"):
+    with pytest.raises(SpaceError, match="'reward': returned, but there is no spec of this reward"):
         check_env_specs(Undeclared())
 
 

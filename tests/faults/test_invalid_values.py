@@ -53,8 +53,8 @@ MISFITS = {
     "flag": (_step(terminated=np.array([True, False])), "truth value"),
     "info list": (_step(info=[1]), "expected a dict as the info, got list"),
     "info array": (_step(info=np.ones(2)), "truth value"),
-    "four values": (returns_value((GOOD, 1.0, False, {})), "expected 5, got 4"),
-    "no tuple": (returns_value(7), "cannot unpack"),
+    "four values": (returns_value((GOOD, 1.0, False, {})), "terminated, truncated, info), got 4 values"),
+    "no tuple": (returns_value(7), "terminated, truncated, info), got a value of type int"),
 }
 
 
