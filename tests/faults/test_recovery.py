@@ -318,6 +318,32 @@ def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> No
 # -- cancel ----------------------------------------------------------------------------------------
 
 
+def test_workers_that_crash_during_a_restart_are_restarted_too(tmp_path: Any) -> None:
+    restart, other = tmp_path / "restart", tmp_path / "other"
+
+    def make_first() -> FaultyEnv:
+        if restart.exists():
+            restart.unlink()
+            os.kill(pid := int(other.read_text()), signal.SIGKILL)
+            assert wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+        return FaultyEnv(0)
+
+    pool = make_pool([make_first, partial(FaultyEnv, 1)], "processes", on_failure="restart")
+    pool.reset([0, 1])
+    pids = pool.invoke("get", "pid")
+    other.write_text(str(pids[1]))
+    restart.touch()
+    os.kill(pids[0], signal.SIGKILL)
+    assert wait_until(lambda: len(workers_alive()) == 1)
+    pool.send([1], np.zeros(1, int))
+    pool.recv()  # notices the first crash
+    pool.send([0, 1], np.zeros(2, int))  # restarts the first worker, and then the second
+    assert not restart.exists()
+    assert pool.recv(2).truncated.all()
+    assert set(pool.invoke("get", "pid")).isdisjoint(pids)
+    pool.close()
+
+
 def test_cancelled_environments_are_rebuilt_and_others_continue(tmp_path: Any) -> None:
     makers = [
         (lambda: FailsOnce(1, "step", sleeps_forever, 1, str(tmp_path / "mark")))

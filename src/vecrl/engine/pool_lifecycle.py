@@ -365,12 +365,16 @@ class PoolLifecycle:
     def _check_alive(self, workers: Sequence[int] | Mapping[int, object]) -> None:
         if self._closer.closed:
             raise ClosedError(CLOSED)
-        crashed = self._pending.crashed
+        crashed, policy = self._pending.crashed, self._fault_policy
         failures = [crashed[w] for w in workers if w in crashed] if crashed else []
-        if failures and self._fault_policy is not None:
-            alive, ids_of = self._fault_policy.alive, self._pending.ids_of
-            failures = self._fault_policy.handle_idle_failures(failures)
-            failures = failures or [crashed[w] for w in workers if w in crashed and alive[list(ids_of([w]))].any()]
+        while failures and policy is not None:
+            handled, failures = failures, policy.handle_idle_failures(failures)
+            if failures:
+                break
+            ids_of = self._pending.ids_of  # other workers may have crashed while those were restarted
+            failures = [crashed[w] for w in workers if w in crashed and policy.alive[list(ids_of([w]))].any()]
+            if any(failure is known for failure in failures for known in handled):
+                break
         if failures:
             raise failures_to_error(failures)
 
