@@ -210,15 +210,42 @@ def test_dynamic_bounds() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "dtype", "said"),
     [
-        (0, 300, torch.uint8, "torch.uint8 can hold, from 0 to 255"),
+        (0, 300, torch.uint8, "^Expected bounds of torch.uint8 from 0 to 255"),
         (-1, 1, torch.uint8, "from 0 to 255"),
         (0.0, 1e10, torch.int32, "2147483647"),
         (0, 2, torch.bool, "from 0 to 1"),
         (float("nan"), 1, torch.float32, "NaN"),
         (0, [1.0, float("nan")], torch.float32, "NaN"),
+        (0, torch.tensor(60000, dtype=torch.uint16), torch.int8, "from -128 to 127, got bounds from 60000 to 60000"),
+        (0, torch.tensor(2**64 - 1, dtype=torch.uint64), torch.uint64, "from 0 to 9223372036854775807, got"),
+        (0, np.uint64(2**64 - 1), torch.int64, "to 9223372036854775807, got"),
+        (0, 1e300, torch.int64, "to 9223372036854775807, got"),
     ],
 )
 def test_bounds_outside_the_dtype_raise(low: Any, high: Any, dtype: torch.dtype, said: str) -> None:
     with pytest.raises(SpaceError, match=said):
         Bounded(low, high, (2,), dtype=dtype)
     assert Bounded(-INF, INF, (2,), dtype=dtype).domain in ("continuous", "discrete")  # no bound is allowed
+
+
+def test_float_bounds_of_integers_are_exact_and_truncated() -> None:
+    for high in (5e18, 2.0**62 + 1024, 2.0**63 - 1024):
+        spec = Bounded(0, high, (1,), dtype=torch.int64)
+        assert spec.high.item() == int(high)
+        assert spec.is_in(torch.tensor([int(high)]))
+    assert Bounded(0, 2.0**63, (1,), dtype=torch.int64).high.item() == 2**63 - 1
+    truncated = Bounded(-0.5, 2.5, (1,), dtype=torch.int64)
+    assert (truncated.low.item(), truncated.high.item()) == (0, 2)
+
+
+def test_unsigned_bounds_keep_their_values() -> None:
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        high = torch.tensor(60000, dtype=dtype)
+        assert Bounded(0, high, (1,), dtype=torch.int32).high.item() == 60000
+        assert Bounded(0, high, (1,), dtype=dtype).high.item() == 60000
+    assert Bounded(0, torch.tensor(2**64 - 1, dtype=torch.uint64), (1,)).high.item() == 2.0**64
+
+
+def test_numbers_above_those_of_a_float_dtype_are_no_bound() -> None:
+    spec = Bounded(-1e300, 1e300, (1,))
+    assert (spec.low.item(), spec.high.item()) == (-INF, INF)

@@ -16,6 +16,7 @@ from .space_records import ContinuousBox, FixedBox
 
 # torch can neither compare, draw nor pickle tensors of these dtypes
 _UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+_INT64_MAX_FLOAT = 2.0**63 - 1024  # the largest float64 that int64 can hold
 
 
 def _domain_of(dtype: torch.dtype) -> str:
@@ -68,16 +69,18 @@ class Bounded(TensorSpec):
     distribution. (TorchRL draws infinities and NaN in these cases.)
 
     Args:
-        low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound.
+        low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound. Bounds of integers are
+            truncated toward 0, as torch casts values. A number that is too large for a float dtype becomes infinite.
         shape: of a value. Defaults to the common shape of the bounds, one of which must then have dimensions.
         device: None for torch's default device.
-        dtype: None for torch's default dtype.
+        dtype: None for torch's default dtype. Bounds of uint64 are at most 2**63 - 1.
 
     The bounds are copied. `space.low` and `space.high` may be written to or set, which changes this spec and no other.
 
     Raises:
-        SpaceError: a bound or the shape is missing, the bounds do not broadcast to it, or a `low` is above its `high`;
-            for bounds that were changed, at the next use of the spec.
+        SpaceError: a bound or the shape is missing, the bounds do not broadcast to it, a `low` is above its `high`, or
+            a bound is NaN or outside the range of an integer dtype; for bounds that were changed, at the next use of
+            the spec.
 
     >>> spec = Bounded(low=-1, high=1, shape=(2, 3))
     >>> spec.is_in(spec.rand()), spec.project(torch.full((2, 3), 7.0)).max()
@@ -120,8 +123,9 @@ class Bounded(TensorSpec):
 
     def _checked(self, *bounds: Tensor) -> _Bounds:
         """Returns copies of the bounds in the spec's shape, dtype and device."""
+        converted = [self._to_dtype(bound) for bound in bounds]
         try:
-            low, high = (self._to_dtype(bound, concrete(self.shape)) for bound in bounds)
+            low, high = (bound.expand(concrete(self.shape)) for bound in converted)
         except RuntimeError as error:
             raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
         if not low.is_meta and bool((low > high).any()):
@@ -153,19 +157,20 @@ class Bounded(TensorSpec):
         """Returns a copy in the spec's dtype, of which each element can be written to."""
         return bound.to(self.dtype).clone(memory_format=torch.contiguous_format)
 
-    def _to_dtype(self, bound: Tensor, shape: torch.Size) -> Tensor:
+    def _to_dtype(self, bound: Tensor) -> Tensor:
+        bound = _to_signed(bound)
         self._check_bound(bound)
         if bound.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
             lowest, highest = dtype_limits(self.dtype)
             bound = bound.double().nan_to_num(nan=0.0, posinf=float(highest), neginf=float(lowest))
-            integers = torch.where(bound >= float(highest), highest, bound.clamp(max=2.0**62).to(torch.int64))
+            integers = torch.where(bound >= float(highest), highest, bound.clamp(max=_INT64_MAX_FLOAT).to(torch.int64))
             bound = torch.where(bound <= float(lowest), torch.as_tensor(lowest), integers)
         dtype = torch.int64 if self.dtype in _UNSUPPORTED_UNSIGNED else self.dtype
-        return bound.to(device=self.device, dtype=dtype, copy=True).expand(shape)
+        return bound.to(device=self.device, dtype=dtype, copy=True)
 
     def _check_bound(self, bound: Tensor) -> None:
-        """Raises a `SpaceError` if the dtype cannot hold the bound, which would change its value."""
-        if bound.is_meta or bound.dtype in _UNSUPPORTED_UNSIGNED or not bound.numel():
+        """Raises a `SpaceError` if the bound is NaN, or outside the range of an integer dtype."""
+        if bound.is_meta or not bound.numel():
             return
         if bool(bound.isnan().any()):
             raise SpaceError("Expected numbers as bounds, got NaN. Give an infinite bound for no bound.")
@@ -174,8 +179,9 @@ class Bounded(TensorSpec):
             lowest, highest = dtype_limits(self.dtype)
             if bool(((finite < lowest) | (finite > highest)).any()):
                 raise SpaceError(
-                    f"Expected bounds that {self.dtype} can hold, from {int(lowest)} to {int(highest)}, got bounds "
-                    f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
+                    f"Expected bounds of {self.dtype} from {int(lowest)} to {int(highest)}, got bounds from "
+                    f"{finite.min().item()} to {finite.max().item()}. Give others, infinite ones for no bound, or "
+                    "another dtype."
                 )
 
     @property
@@ -242,7 +248,7 @@ class Bounded(TensorSpec):
         low, high = low.to(torch.int64), high.to(torch.int64)
         uniform = torch.rand(sizes, dtype=torch.float64, device=self.device, generator=generator)
         interior = low.double() * (1 - uniform) + (high.double() + 1) * uniform
-        interior = interior.floor().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+        interior = interior.floor().clamp(-(2.0**63), _INT64_MAX_FLOAT).to(torch.int64)
         return torch.maximum(torch.minimum(interior, high), low).to(self.dtype)
 
     def _violation(self, val: Tensor) -> str | None:
@@ -259,7 +265,7 @@ class Bounded(TensorSpec):
     def _project(self, val: Tensor) -> Tensor:
         low, high = (bound.to(val.device) for bound in self._current()[:2])
         if val.is_floating_point() and not low.is_floating_point():
-            val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+            val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**63), _INT64_MAX_FLOAT).to(torch.int64)
         if val.is_floating_point():
             val = torch.where(val.isnan(), 0, val)
         val = val.to(torch.promote_types(_to_comparable(val).dtype, low.dtype))
@@ -335,7 +341,7 @@ class Unbounded(TensorSpec):
     def _project(self, val: Tensor) -> Tensor:
         if val.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
             low, high = dtype_limits(self.dtype)
-            val = val.double().nan_to_num(nan=0.0).round().clamp(float(low), min(float(high), 2.0**63 - 1024))
+            val = val.double().nan_to_num(nan=0.0).round().clamp(float(low), min(float(high), _INT64_MAX_FLOAT))
         return val.to(self.dtype)
 
 
@@ -363,7 +369,16 @@ def _bound_to_tensor(bound: object) -> Tensor:
     try:
         return torch.as_tensor(np.array(bound))  # a copy, since the caller may change the array
     except (TypeError, ValueError) as error:
-        raise SpaceError(f"Expected numbers as bounds, got {bound!r:.80}.") from error
+        raise SpaceError(
+            f"Expected numbers as bounds, got {bound!r:.80}. Give numbers below 2**63, or infinite ones for no bound."
+        ) from error
+
+
+def _to_signed(bound: Tensor) -> Tensor:
+    """Returns a bound of an unsigned dtype as int64; as float64 if int64 cannot hold it."""
+    if bound.dtype == torch.uint64 and not bound.is_meta and bool((bound.view(torch.int64) < 0).any()):
+        return bound.double()
+    return _to_comparable(bound)
 
 
 def _is_finite_range(low: float, high: float, dtype: torch.dtype) -> bool:
