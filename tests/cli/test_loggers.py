@@ -66,7 +66,7 @@ def test_a_run_is_resumed_in_its_own_folder(vecrl: Any, tmp_path: Path, monkeypa
 
 
 def test_rollout_writes_returns_settings_and_the_video(vecrl: Any, tmp_path: Path) -> None:
-    options = ["--episodes", 5, "--envs", 2, "--seed", 3, "--video", tmp_path / "film.mp4", "--out", tmp_path / "logs"]
+    options = ["--episodes", 5, "--envs", 2, "--seed", 3, "--video", tmp_path / "run.mp4", "--out", tmp_path / "logs"]
     answer = vecrl("rollout", "CartPole-v1", *options, "--logger", "csv")
     assert answer.code == 0, answer.out
     folder = tmp_path / "logs/CartPole-v1-rollout-1"
@@ -74,7 +74,7 @@ def test_rollout_writes_returns_settings_and_the_video(vecrl: Any, tmp_path: Pat
     assert list(returns) == [0, 1, 2, 3, 4]
     assert returns == series(folder / "scalars/length.csv")  # one reward per step
     assert yaml.safe_load((folder / "texts/hparams0.txt").read_text())["seed"] == 3
-    assert (frames_of(folder / "videos/film_0.mp4")[0] == frames_of(tmp_path / "film.mp4")[0]).all()
+    assert (frames_of(folder / "videos/run_0.mp4")[0] == frames_of(tmp_path / "run.mp4")[0]).all()
 
 
 def test_an_unknown_or_missing_logger_is_an_error(vecrl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,9 @@ def test_csv_counts_values_without_a_step(tmp_path: Path) -> None:
     logger = CSVLogger("exp", log_dir=str(tmp_path), video_format="mp4")
     for value in (1.0, 2.0):
         logger.log_scalar("loss", value)
-        logger.log_video("film", VIDEO)
+        logger.log_video("run", VIDEO)
     assert lines(tmp_path / "exp/scalars/loss.csv") == ["0,1.0", "1,2.0"]
-    assert sorted(path.name for path in (tmp_path / "exp/videos").iterdir()) == ["film_0.mp4", "film_1.mp4"]
+    assert sorted(path.name for path in (tmp_path / "exp/videos").iterdir()) == ["run_0.mp4", "run_1.mp4"]
 
 
 @pytest.mark.parametrize("name", ["../loss", "a/../../b", "", "/etc/loss", None, 3, "a\nb", "a\0b"])
@@ -71,10 +71,10 @@ def test_csv_prints_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_videos_without_frames_are_refused(tmp_path: Path) -> None:
     logger = CSVLogger("exp", log_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="Expected a video with frames for 'film', got none"):
-        logger.log_video("film", VIDEO[:0])
+    with pytest.raises(ValueError, match="Expected a video with frames for 'run', got none"):
+        logger.log_video("run", VIDEO[:0])
     with pytest.raises(ValueError, match=r"Expected a video \[..., T, C, H, W\]"):
-        logger.log_video("film", VIDEO[0])
+        logger.log_video("run", VIDEO[0])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -83,8 +83,8 @@ def test_videos_without_frames_are_refused(tmp_path: Path) -> None:
 def test_tensor_files_keep_shape_and_dtype(tmp_path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     video = torch.rand(shape).mul(255).to(dtype)
     expected = video if len(shape) == 5 else video[None]
-    CSVLogger("exp", log_dir=str(tmp_path)).log_video("film", video.clone().requires_grad_(dtype.is_floating_point))
-    torch.testing.assert_close(torch.load(tmp_path / "exp/videos/film_0.pt", weights_only=True), expected)
+    CSVLogger("exp", log_dir=str(tmp_path)).log_video("run", video.clone().requires_grad_(dtype.is_floating_point))
+    torch.testing.assert_close(torch.load(tmp_path / "exp/videos/run_0.pt", weights_only=True), expected)
     CSVLogger("exp", log_dir=str(tmp_path), video_format="memmap").log_video("raw", video.numpy())
     assert (tmp_path / "exp/videos/raw_0.memmap").read_bytes() == expected.numpy().tobytes()
 
@@ -109,7 +109,7 @@ def test_wrong_rates_of_videos_are_refused(tmp_path: Path, fps: float) -> None:
     with pytest.raises(ValueError, match="Expected fps to be a finite number above 0"):
         CSVLogger("exp", log_dir=str(tmp_path), video_fps=fps)
     with pytest.raises(ValueError, match="Expected fps to be a finite number above 0"):
-        CSVLogger("exp", log_dir=str(tmp_path), video_format="mp4").log_video("film", VIDEO, fps=fps)
+        CSVLogger("exp", log_dir=str(tmp_path), video_format="mp4").log_video("run", VIDEO, fps=fps)
 
 
 @pytest.mark.parametrize("kind", ["", None])
@@ -195,8 +195,8 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [row["eval/episode/_type"] for row in history if "eval/episode/_type" in row] == ["video-file"]
     assert [row["weights/values"] for row in history if "weights/values" in row] == [[10] * 10]
     assert run.config["net.sizes"] == [4, 2]
-    (film,) = tmp_path.rglob("*.mp4")
-    assert "media/videos/eval" in str(film)
+    (video,) = tmp_path.rglob("*.mp4")
+    assert "media/videos/eval" in str(video)
 
 
 @pytest.mark.loggers

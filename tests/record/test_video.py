@@ -31,8 +31,8 @@ def write(path: Path, frames: Any, **options: Any) -> VideoWriter:
     return video
 
 
-def read_film(path: Path, height: int, width: int) -> np.ndarray:
-    """Returns the frames of a film."""
+def read_video(path: Path, height: int, width: int) -> np.ndarray:
+    """Returns the frames of an encoded video."""
     import imageio_ffmpeg
 
     options = ["-loglevel", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
@@ -41,19 +41,19 @@ def read_film(path: Path, height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".gif"])
-def test_films_have_all_frames_in_order(tmp_path: Path, suffix: str) -> None:
-    write(tmp_path / f"film{suffix}", gray_frames(40), fps=20)
+def test_encoded_videos_have_all_frames_in_order(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"video{suffix}", gray_frames(40), fps=20)
     import imageio_ffmpeg
 
-    num_frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / f"film{suffix}"))
+    num_frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / f"video{suffix}"))
     assert (num_frames, seconds) == (40, pytest.approx(2.0, abs=0.1))
-    shades = read_film(tmp_path / f"film{suffix}", 34, 50).mean((1, 2, 3))
+    shades = read_video(tmp_path / f"video{suffix}", 34, 50).mean((1, 2, 3))
     np.testing.assert_allclose(shades, 4 * np.arange(40), atol=4)
 
 
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
-    write(tmp_path / "film.mp4", gray_frames(3, 33, 51))
-    assert len(read_film(tmp_path / "film.mp4", 34, 52)) == 3
+    write(tmp_path / "video.mp4", gray_frames(3, 33, 51))
+    assert len(read_video(tmp_path / "video.mp4", 34, 52)) == 3
 
 
 def test_tensor_files_hold_the_exact_frames(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_memory_does_not_grow_with_the_video(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), VideoWriter(tmp_path / "film.mp4") as video:  # noqa: PT012
+    with pytest.raises(KeyError), VideoWriter(tmp_path / "video.mp4") as video:  # noqa: PT012
         video.write(np.zeros((8, 8, 3), np.uint8))
         raise KeyError
     assert list(tmp_path.iterdir()) == []
@@ -105,8 +105,8 @@ def test_an_error_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_new_video_removes_the_incomplete_file_of_a_killed_process(tmp_path: Path) -> None:
     """Other videos, and a video that is being written to the same path, keep their files."""
-    path = tmp_path / "film.mp4"
-    incomplete, other = (tmp_path / f".{name}.mp4.0123abcd.draft.mp4" for name in ("film", "other"))
+    path = tmp_path / "video.mp4"
+    incomplete, other = (tmp_path / f".{name}.mp4.0123abcd.draft.mp4" for name in ("video", "other"))
     for file in (incomplete, other):
         file.write_bytes(b"x")
     first = VideoWriter(path)
@@ -130,7 +130,7 @@ def test_an_existing_file_is_kept_until_the_new_one_is_complete(tmp_path: Path) 
 
 def test_a_forgotten_video_leaves_neither_file_nor_process(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    video = VideoWriter(tmp_path / "film.mp4")
+    video = VideoWriter(tmp_path / "video.mp4")
     video.write(np.zeros((8, 8, 3), np.uint8))
     assert len(psutil.Process().children()) >= 1
     del video
@@ -146,7 +146,7 @@ def test_a_video_without_frames_makes_no_file(tmp_path: Path, suffix: str) -> No
 
 
 def test_frames_of_another_size_are_refused(tmp_path: Path) -> None:
-    video = VideoWriter(tmp_path / "film.mp4")
+    video = VideoWriter(tmp_path / "video.mp4")
     video.write(np.zeros((8, 8, 3), np.uint8))
     with pytest.raises(ValueError, match=r"Expected frames of shape \(8, 8, 3\), as the first, got \(8, 10, 3\)"):
         video.write(np.zeros((8, 10, 3), np.uint8))
@@ -157,9 +157,21 @@ def test_frames_of_another_size_are_refused(tmp_path: Path) -> None:
 
 def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Expected a video file with a suffix of .*, got '.avi'"):
-        VideoWriter(tmp_path / "film.avi")
+        VideoWriter(tmp_path / "video.avi")
     with pytest.raises(ValueError, match="Expected the path of the video, got none"):
         VideoWriter(folder=tmp_path).close()
+
+
+@pytest.mark.parametrize("first", [None, "video.png"])
+def test_a_path_of_another_format_is_refused(tmp_path: Path, first: str | None) -> None:
+    """The video stays open, so that the caller can give another path."""
+    video = VideoWriter(None if first is None else tmp_path / first, suffix=".png", folder=tmp_path)
+    video.write(np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"Expected a path with the suffix of the video, \.png, got '.*other\.mp4'"):
+        video.close(tmp_path / "other.mp4")
+    assert not video.is_closed
+    assert video.close(tmp_path / "other.PNG") == tmp_path / "other.PNG"
+    assert [path.name for path in tmp_path.iterdir()] == ["other.PNG"]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +213,19 @@ def test_tiles_are_in_reading_order() -> None:
     np.testing.assert_array_equal(grid[::2, ::3, 0], [[1, 2, 3], [4, 5, 0]])
 
 
+@pytest.mark.parametrize(
+    ("frames", "got"), [([], "none"), ([np.zeros((2, 3)), np.zeros((4, 3))], r"shapes \(2, 3, 3\), \(4, 3, 3\)")]
+)
+def test_tiles_need_frames_of_one_shape(frames: list[np.ndarray], got: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected one frame or more, of the same shape, got {got}\\. Give"):
+        tile(frames)
+
+
+def test_empty_batches_of_videos_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"Expected a video .*, got shape \(0, 5, 3, 6, 8\)\. Give one video or more"):
+        list(frames_of(torch.zeros(0, 5, 3, 6, 8)))
+
+
 def test_batches_of_videos_become_grids() -> None:
     frames = list(frames_of(torch.zeros(4, 5, 3, 6, 8)))
     assert [frame.shape for frame in frames] == [(12, 16, 3)] * 5
@@ -227,8 +252,8 @@ print(video.is_closed)
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".gif", ".png", ".pt", ".memmap"])
 def test_a_video_that_does_not_fit_is_an_error_and_keeps_the_file(tmp_path: Path, suffix: str) -> None:
     """The process may write files of 20 kB only, as on a disk that is full then."""
-    path = tmp_path / f"film{suffix}"
-    path.write_bytes(b"a good film")
+    path = tmp_path / f"video{suffix}"
+    path.write_bytes(b"a good video")
     command = [sys.executable, "-W", "error", "-c", NO_SPACE, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -239,14 +264,14 @@ def test_a_video_that_does_not_fit_is_an_error_and_keeps_the_file(tmp_path: Path
         assert "ffmpeg exited with status " in message
         assert "File too large" in message
     assert is_closed == "True"
-    assert path.read_bytes() == b"a good film"
+    assert path.read_bytes() == b"a good video"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_encoder_that_ends_early_is_an_error_of_write(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    path = tmp_path / "film.mp4"
-    path.write_bytes(b"a good film")
+    path = tmp_path / "video.mp4"
+    path.write_bytes(b"a good video")
     frame = np.zeros((512, 512, 3), np.uint8)  # larger than the buffer of a pipe
     video = VideoWriter(path)
     video.write(frame)
@@ -257,20 +282,20 @@ def test_an_encoder_that_ends_early_is_an_error_of_write(tmp_path: Path) -> None
         video.write(frame)
     assert video.is_closed
     assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == b"a good film"
+    assert path.read_bytes() == b"a good video"
 
 
 @pytest.mark.parametrize("fps", [0, -1, math.nan, math.inf, "30", None])
 def test_wrong_rates_are_refused_before_a_file_is_made(tmp_path: Path, fps: Any) -> None:
     with pytest.raises(ValueError, match="Expected fps to be a finite number above 0, got"):
-        VideoWriter(tmp_path / "film.mp4", fps=fps)
+        VideoWriter(tmp_path / "video.mp4", fps=fps)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("frame", [None, "frame", [[1, 2], [3]], 3.5])
 def test_frames_that_are_no_arrays_are_refused(tmp_path: Path, frame: Any) -> None:
     with (
-        VideoWriter(tmp_path / "film.mp4") as video,
+        VideoWriter(tmp_path / "video.mp4") as video,
         pytest.raises(ValueError, match=r"Expected a frame as a tensor or an array, got \w+\. Convert it"),
     ):
         video.write(frame)

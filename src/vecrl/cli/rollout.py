@@ -149,7 +149,7 @@ class RolloutCommand:
 
     @property
     def _recorded(self) -> dict[str, Any]:
-        """The arguments that say which environment is filmed."""
+        """The arguments that say which environment is recorded."""
         kwargs = self.evaluator_options["env_kwargs"]
         return {"env_kwargs": kwargs, "constant_observation": self.saved_policy is None}
 

@@ -1,4 +1,7 @@
-"""Writes videos frame by frame, so that memory holds a frame and not a film. This module must not know environments."""
+"""Writes videos frame by frame, so that memory does not grow with the length of the video.
+
+This module must not know environments.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,22 @@ class VideoWriter:
     same name removes.
 
     Args:
-        path: the file. Its suffix selects the format: a film by ffmpeg (".mp4", ".mkv", ".mov", ".gif"); a contact
+        path: the file. Its suffix selects the format: encoded by ffmpeg (".mp4", ".mkv", ".mov", ".gif"); a contact
             sheet of at most 24 frames, evenly spread over the video (".png"); a tensor `[1, T, 3, H, W]` uint8 by
-            `torch.save` (".pt") or as the bare bytes that `tensordict.MemoryMappedTensor` reads (".memmap"). None for a
-            temporary file, which `close` moves to a path given then; `suffix` and `folder` say which.
+            `torch.save` (".pt") or as the bare bytes that `tensordict.MemoryMappedTensor` reads (".memmap"). None to
+            give the path to `close`.
         fps: frames per second.
         suffix, folder: the suffix and the folder of the temporary file if there is no path.
 
+    Attributes:
+        path: the file; None if there is no path yet.
+        fps: frames per second.
+        num_frames: the number of frames that were written.
+        frame_shape: their shape `(H, W, 3)`; `()` before the first.
+
     Raises:
         ValueError: the suffix is unknown, or `fps` is no finite number above 0.
-        ImportError: imageio-ffmpeg is not installed, which films need.
-        VideoError: (an OSError; also by `write` and `close`) the video could not be encoded or written whole, as on a
-            full disk. An existing file is kept, and the video is closed.
+        ImportError: imageio-ffmpeg is not installed, which the formats of ffmpeg need.
 
     >>> import tempfile, torch
     >>> folder = tempfile.TemporaryDirectory()
@@ -68,7 +75,8 @@ class VideoWriter:
         self.path = None if path is None else Path(path)
         suffix = suffix if self.path is None else self.path.suffix.lower()
         if suffix not in VIDEO_SUFFIXES:
-            raise ValueError(f"Expected a video file with a suffix of {VIDEO_SUFFIXES}, got {suffix or str(path)!r}.")
+            known = ", ".join(VIDEO_SUFFIXES)
+            raise ValueError(f"Expected a video file with a suffix of {known}, got {suffix or str(path)!r}. Rename it.")
         check_fps(fps)
         folder = Path(folder) if self.path is None else self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,12 +105,17 @@ class VideoWriter:
 
         Raises:
             ValueError: it has another shape or dtype, another size than the frames before, or the video is closed.
+            VideoError: (an OSError) the video could not be encoded or written whole, as on a full disk. An existing
+                file is kept, and the video is closed.
         """
         if self._sink is None:
             raise ValueError("Expected an open video, got a frame for a closed one. Make a new VideoWriter.")
         image = to_rgb(frame)
         if self.num_frames and image.shape != self.frame_shape:
-            raise ValueError(f"Expected frames of shape {self.frame_shape}, as the first, got {image.shape}.")
+            raise ValueError(
+                f"Expected frames of shape {self.frame_shape}, as the first, got {image.shape}. Resize the frame, or "
+                "write it to another video."
+            )
         self.frame_shape = image.shape
         try:
             with self._video_errors():
@@ -116,19 +129,26 @@ class VideoWriter:
         """Finishes the video.
 
         Args:
-            path: the file to move it to, with the same suffix; by default the path given to the constructor.
+            path: the file to move it to, with the same suffix as before; by default the path given to the constructor.
 
         Returns:
             The path of the file; None if there were no frames, and so no file.
 
         Raises:
-            ValueError: there is no path.
+            ValueError: there is no path, or its suffix is that of another format. The video remains open.
+            VideoError: as `write`.
         """
         if self._sink is None:
             return self.path
-        self.path = self.path if path is None else Path(path)
-        if self.path is None:
+        new_path = self.path if path is None else Path(path)
+        if new_path is None:
             raise ValueError("Expected the path of the video, got none. Give one to the constructor or to close.")
+        if new_path.suffix.lower() != self._draft.suffix:
+            raise ValueError(
+                f"Expected a path with the suffix of the video, {self._draft.suffix}, got {str(new_path)!r}. Rename "
+                "it, or make the VideoWriter with the other suffix."
+            )
+        self.path = new_path
         sink, self._sink = self._sink, None
         try:
             with self._video_errors():
@@ -185,7 +205,7 @@ class VideoWriter:
 def check_fps(fps: object) -> None:
     """Raises a ValueError unless `fps` is a finite number above 0."""
     if not isinstance(fps, Real) or not 0 < float(fps) < math.inf:
-        raise ValueError(f"Expected fps to be a finite number above 0, got {fps!r}.")
+        raise ValueError(f"Expected fps to be a finite number above 0, got {fps!r}. Give the frames per second.")
 
 
 def to_rgb(frame: Tensor | np.ndarray) -> np.ndarray:
@@ -207,7 +227,8 @@ def to_rgb(frame: Tensor | np.ndarray) -> np.ndarray:
         image = image[..., None]
     if image.ndim != 3 or image.shape[-1] not in (1, 3, 4) or 0 in image.shape:
         raise ValueError(
-            f"Expected a frame [H, W, C] or [C, H, W] with 1, 3 or 4 channels, or [H, W], got shape {frame.shape}."
+            "Expected a frame [H, W, C] or [C, H, W] with 1, 3 or 4 channels, or [H, W], got shape "
+            f"{tuple(frame.shape)}. Reshape it."
         )
     if np.issubdtype(image.dtype, np.floating):
         image = np.round(np.clip(np.nan_to_num(image), 0.0, 1.0) * 255.0).astype(np.uint8)
@@ -224,17 +245,24 @@ def tile(frames: Tensor | np.ndarray | Sequence[np.ndarray], columns: int | None
     """Arranges frames in a grid, row by row; missing frames of the last row are black.
 
     Args:
-        frames: `[N, ...]`, each frame as in `to_rgb`.
+        frames: `[N, ...]`, each frame as in `to_rgb`; one or more of the same size.
         columns: the number of columns; by default about as many as rows.
 
     Returns:
         An image `[rows * H, columns * W, 3]` uint8.
 
+    Raises:
+        ValueError: there are no frames, or frames of several sizes; or as `to_rgb`.
+
     >>> tile(np.zeros((5, 10, 20, 3), np.uint8)).shape
     (20, 60, 3)
     """
-    images = np.stack([to_rgb(frame) for frame in frames])
-    count, height, width, channels = images.shape
+    images = [to_rgb(frame) for frame in frames]
+    shapes = sorted({image.shape for image in images})
+    if len(shapes) != 1:
+        got = f"shapes {', '.join(map(str, shapes))}" if shapes else "none"
+        raise ValueError(f"Expected one frame or more, of the same shape, got {got}. Give frames of one shape.")
+    count, (height, width, channels) = len(images), shapes[0]
     columns = columns or math.ceil(math.sqrt(count))
     rows = -(-count // columns)
     grid = np.zeros((rows * columns, height, width, channels), np.uint8)
@@ -244,17 +272,22 @@ def tile(frames: Tensor | np.ndarray | Sequence[np.ndarray], columns: int | None
 
 
 def check_video(video: object) -> None:
-    """Raises a ValueError unless `video` is a tensor or an array with four dimensions or more."""
-    if not isinstance(video, Tensor | np.ndarray) or video.ndim < 4:
+    """Raises a ValueError unless `video` is a tensor or an array of one video or more, `[..., T, C, H, W]`."""
+    if not isinstance(video, Tensor | np.ndarray) or video.ndim < 4 or 0 in video.shape[:-4]:
         got = f"shape {tuple(video.shape)}" if isinstance(video, Tensor | np.ndarray) else type(video).__name__
-        raise ValueError(f"Expected a video [..., T, C, H, W] as a tensor or an array, got {got}.")
+        raise ValueError(
+            f"Expected a video [..., T, C, H, W] as a tensor or an array, got {got}. Give one video or more."
+        )
 
 
 def frames_of(video: Tensor | np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the frames of a video `[T, C, H, W]`, `[T, H, W, C]`, or the same with leading sizes, as grids.
+    """Yields the frames of a video, and grids of the frames of several videos, as arrays `[H, W, 3]` uint8.
+
+    Args:
+        video: `[T, C, H, W]` or `[T, H, W, C]`, each frame as in `to_rgb`; several videos have leading dimensions.
 
     Raises:
-        ValueError: the video has fewer than four dimensions, or is no tensor or array.
+        ValueError: the video has fewer than four dimensions or an empty leading one, or is no tensor or array.
     """
     check_video(video)
     batch = video.reshape(math.prod(video.shape[:-4]), *video.shape[-4:])
@@ -274,7 +307,7 @@ class _Sink(Protocol):
     def close(self) -> None: ...
 
     def discard(self) -> None:
-        """Ends the file, which is removed then; also after `close`."""
+        """Frees what the sink uses, since its file will be removed. May be called after `close`."""
 
 
 def _make_sink(path: Path, fps: float) -> _Sink:
@@ -282,7 +315,7 @@ def _make_sink(path: Path, fps: float) -> _Sink:
         return _ContactSheet(path)
     if path.suffix in (".pt", ".memmap"):
         return _TensorFile(path)
-    return _Film(path, fps)
+    return _EncodedVideo(path, fps)
 
 
 def require_ffmpeg() -> Any:
@@ -300,8 +333,8 @@ def require_ffmpeg() -> Any:
     return imageio_ffmpeg
 
 
-class _Film:
-    """A film encoded by an ffmpeg process."""
+class _EncodedVideo:
+    """A video encoded by an ffmpeg process."""
 
     def __init__(self, path: Path, fps: float):
         self._program, self._path = require_ffmpeg().get_ffmpeg_exe(), path
@@ -315,15 +348,19 @@ class _Film:
             output = ["-vcodec", "gif", "-pix_fmt", "pal8", "-filter_complex", _GIF_FILTER]
         command = [self._program, "-y", "-v", "warning", *source, *output, str(self._path.absolute())]
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 -- no pipe, which could fill up
-        with warnings.catch_warnings():  # ffmpeg replaces the process before it could need a lock of JAX
+        # JAX warns at a fork, since the new process could wait for a lock that one of JAX's threads holds. Here it
+        # cannot, since it runs ffmpeg at once and no code of JAX.
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
-                start_new_session=True,  # an interrupt from the keyboard is for the caller
-                restore_signals=False,  # a file that is too large is an error and no signal
+                start_new_session=True,  # so that Ctrl-C in the terminal interrupts this process only
+                # Python ignores SIGXFSZ, and ffmpeg inherits that. So if the file reaches the limit for the size of
+                # files, ffmpeg gets an error and prints it, instead of being killed without a message.
+                restore_signals=False,
             )
 
     def write(self, image: np.ndarray) -> None:
@@ -335,7 +372,7 @@ class _Film:
             self._process.stdin.write(image.data)
         except OSError as error:  # ffmpeg has ended
             self._process.wait()
-            raise OSError(self._last_words()) from error
+            raise OSError(self._exit_message()) from error
 
     def close(self) -> None:
         process = self._process
@@ -347,10 +384,10 @@ class _Film:
             except OSError:
                 ended_early = True
             if process.wait() or ended_early:
-                raise OSError(self._last_words())
+                raise OSError(self._exit_message())
             self.discard()
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         """Returns how ffmpeg ended and the end of what it printed."""
         assert self._process is not None
         self._messages.seek(0)
@@ -419,6 +456,8 @@ class _TensorFile:
 
 
 def _pad_to_even(image: np.ndarray) -> np.ndarray:
-    """Repeats the last row or column of an image if their number is odd, since videos need even sizes."""
+    """Repeats the last row or column of an image if their number is odd, since yuv420p needs even sizes."""
     height, width = image.shape[:2]
+    if height % 2 == width % 2 == 0:
+        return image
     return np.ascontiguousarray(np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))

@@ -25,7 +25,7 @@ class CSVLogger(Logger):
         exp_name: the name of the experiment, which is the name of its folder.
         log_dir: the folder of all experiments; by default "csv_logs".
         video_format: "pt" (the tensor with the shape and dtype that it has; `[1, T, 3, H, W]` uint8 from recorders),
-            "memmap" (its bytes), or a film or picture: "mp4", "mkv", "mov", "gif", "png" (a contact sheet).
+            "memmap" (its bytes), a video of ffmpeg ("mp4", "mkv", "mov", "gif"), or "png" (a contact sheet).
         video_fps: frames per second.
 
     Attributes:
