@@ -82,11 +82,14 @@ def run_process(folder, *arguments, program=("-c", SCRIPT), **env):
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
-        ({"env": "mine:Mine-v0"}, "mine:Mine-v0"),
-        ({"env": "gym::mine:Mine-v0"}, "gym::mine:Mine-v0"),
-        ({"env": "unity::./helper"}, "unity::./helper"),
-        ({"env": "unity::helper"}, "unity::helper"),
-        ({"env": "safety::Pendulum-v1", "env_args": {"python": "./helper"}}, "safety::Pendulum-v1"),
+        ({"env": "mine:Mine-v0"}, "vecrl evolve mine:Mine-v0 --resume ."),
+        ({"env": "gym::mine:Mine-v0"}, "vecrl evolve gym::mine:Mine-v0 --resume ."),
+        ({"env": "unity::./helper"}, "vecrl evolve unity::./helper --resume ."),
+        ({"env": "unity::helper"}, "vecrl evolve unity::helper --resume ."),
+        (
+            {"env": "safety::Pendulum-v1", "env_args": {"python": "./helper"}},
+            "vecrl evolve safety::Pendulum-v1 --resume .",
+        ),
         ({"env_args": {"python": "./helper"}}, "--python ./helper"),
         ({"env_args": {"python": "helper"}}, "--python helper"),
         ({"env_args": {"modules": ["mine"]}}, """--env-arg 'modules=["mine"]'"""),

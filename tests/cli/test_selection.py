@@ -122,7 +122,7 @@ def test_interrupts_before_the_first_test_are_reported(noisy, monkeypatch):
     interrupt(monkeypatch, Evolution, "advance", 3)
     answer, folder = noisy("--generations", 6, "--test-every", 5)
     assert answer.code == 130
-    assert "No policy was tested yet: best.pt holds the centre of the search, after 2 generations" in answer.out
+    assert "No policy was tested yet: best.pt holds the center of the search, after 2 generations" in answer.out
     best, state = SavedPolicy.load(folder / "best.pt"), checkpoint.load(folder / "state.ckpt")["run"]
     assert best.mean_return is None
     assert torch.equal(best.parameters, state["search"]["center"])

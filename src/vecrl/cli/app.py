@@ -178,7 +178,7 @@ def evolve(
         typer.Option(min=1, help="Steps per member and generation. Default: until episodes end."),
     ] = None,
     stdev: Annotated[float, typer.Option(help="Initial standard deviation of the parameters.")] = 0.3,
-    max_speed: Annotated[Optional[float], typer.Option(help="Maximum step of the centre per generation.")] = None,  # noqa: UP045
+    max_speed: Annotated[Optional[float], typer.Option(help="Maximum step of the center per generation.")] = None,  # noqa: UP045
     obs_norm: Annotated[bool, typer.Option(help="Normalise observations by running statistics.")] = True,
     action_noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on outputs.")] = 0.0,
     decrease_rewards_by: Annotated[float, typer.Option(help="Subtracted from each reward in the search.")] = 0.0,

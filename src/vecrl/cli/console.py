@@ -85,7 +85,7 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """A context at the end of which an interrupt is raised that comes within it, so that its work is done whole."""
+    """A context that delays SIGINT and SIGTERM: if one arrives inside, it raises a KeyboardInterrupt at the end."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets interrupts
         yield
         return

@@ -235,7 +235,7 @@ class Evolution:
         test_text = "" if best is None else f"tested [bold]{best.mean_return:.5g}[/]  "
         return (
             f"generation {row['generation']:.0f}/{self.options.generations}  {test_text}best {row['best']:.5g}  "
-            f"mean {row['mean']:.5g}  centre {row['center']:.5g}  {self._steps_per_second:,.0f} steps/s  "
+            f"mean {row['mean']:.5g}  center {row['center']:.5g}  {self._steps_per_second:,.0f} steps/s  "
             f"{row['seconds']:.0f} s"
         )
 
@@ -262,7 +262,7 @@ class Evolution:
         return self._make_saved_policy(self.search.center, self._norm_state(), None)
 
     def _policy(self) -> SavedPolicy:
-        """Returns the policy for best.pt: the best tested one, or the centre of the search before the first test."""
+        """Returns the policy for best.pt: the best tested one, or the center of the search before the first test."""
         return self.selection.best or self._center()
 
     def _test_if_due(self) -> None:
@@ -372,7 +372,7 @@ class Evolution:
     def _verdict(self, reported: float | None) -> str:
         chosen = self.selection
         if chosen.best is None:
-            return "No policy was tested yet: best.pt holds the centre of the search"
+            return "No policy was tested yet: best.pt holds the center of the search"
         verdict_text = "[green]Solved[/]" if chosen.solved else "Best"
         test_text = f"{chosen.best.mean_return:.5g} in the test after generation {chosen.chosen_at}"
         if reported is None:

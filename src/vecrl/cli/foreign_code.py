@@ -1,4 +1,11 @@
-"""Keeps a run folder from running code: what names a module or a program in its files must be on the command line too.
+"""Keeps a run folder from running code: what may name a module or a program must be on the command line too.
+
+Values in the files are plain words or may name code. A plain word has no ".", "/", "\\" or ":", and its argument is not
+called "python" or "modules". Plain words are safe only if no simulator imports or starts what one of them names, in the
+working folder or on the import path. The author of a simulator must see to it:
+
+- If an argument names a module or a program by a plain word, add the argument to `_CODE_ARGUMENTS`.
+- If the name of an environment does so, do not return that name from the `names` of the simulator's entry.
 
 This module must not know commands or searches.
 """
@@ -13,15 +20,15 @@ from typing import Any
 
 from ..simulators.registry import BARE, find_entry
 
-CODE_ARGUMENTS = {"python", "modules"}  # arguments of environments which name an interpreter and what it imports
-CODE_CHARACTERS = "./\\:"  # in paths of programs and files, and in names of modules, classes and functions
+_CODE_ARGUMENTS = {"python", "modules"}  # arguments of environments which name an interpreter and what it imports
+_CODE_CHARACTERS = "./\\:"  # in paths of programs and files, and in names of modules, classes and functions
 
 
 def checked_env_args(file: Path, env: str, env_args: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a resumed run's environment, after it has checked what may name code.
 
-    An environment is safe if its prefix lists it, or if it is in gymnasium's registry. An argument is safe if none of
-    its texts can be a path, a module, a class or a function. All others must be given as well.
+    An environment is safe if its prefix lists it, or if it is in gymnasium's registry. An argument is safe if all its
+    texts are plain words, see the module. All others must be given as well.
 
     Args:
         file: the file with the values, for messages.
@@ -40,7 +47,7 @@ def checked_env_args(file: Path, env: str, env_args: Mapping[str, Any], given: M
             expected = f"{env_args[name]!r}, as in {file}" if name in env_args else f"none, as {file} has none"
             raise ValueError(f"Expected the environment's argument {name} to be {expected}, got {value!r}. Omit it.")
     if given_env is None and not _is_registered(env):
-        _refuse(file, "env", env, _shell(env))
+        _refuse(file, "env", env, f"vecrl evolve {_shell(env)} --resume {_shell(str(file.parent))}")
     for name, value in env_args.items():
         if name not in given_args and _may_name_code({name: value}):
             text = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -61,13 +68,13 @@ def _is_registered(env: str) -> bool:
 
 
 def _may_name_code(value: object) -> bool:
-    """Returns whether a value, or one in it, is a text that can be a path or the name of a module."""
+    """Returns whether a value, or one in it, is a text that is no plain word, or is for an argument that names code."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
-        return any(character in value for character in CODE_CHARACTERS)
+        return any(character in value for character in _CODE_CHARACTERS)
     if isinstance(value, Mapping):
-        return any(k in CODE_ARGUMENTS or _may_name_code(k) or _may_name_code(v) for k, v in value.items())
+        return any(k in _CODE_ARGUMENTS or _may_name_code(k) or _may_name_code(v) for k, v in value.items())
     return isinstance(value, list | tuple | set) and any(map(_may_name_code, value))
 
 

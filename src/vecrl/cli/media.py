@@ -68,7 +68,7 @@ def _draw_curve(rows: Sequence[Mapping[str, float]], axes: Axes, target: float |
     marker = "o" if len(rows) < 3 else None
     best, mean = ([row[name] for row in rows] for name in ("best", "mean"))
     axes.plot(steps, best, color="#9ecae1", marker=marker, label="best member")
-    axes.plot(steps, [row["center"] for row in rows], color="#d95f0e", marker=marker, label="centre of the search")
+    axes.plot(steps, [row["center"] for row in rows], color="#d95f0e", marker=marker, label="center of the search")
     axes.plot(steps, mean, color="#08519c", linewidth=2, marker=marker, label="mean of the population")
     tested = [(row["steps"], row["test"]) for row in rows if not math.isnan(row["test"])]
     if tested:

@@ -98,7 +98,7 @@ class Options:
         return {option.name for option in fields(cls)}
 
     def evaluator(self) -> PopulationEvaluator:
-        """Creates the evaluator, for `popsize` members and the centre of the search.
+        """Creates the evaluator, for `popsize` members and the center of the search.
 
         Raises:
             ValueError: the network is not in the network language, or another option does not fit.

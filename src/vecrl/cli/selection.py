@@ -73,7 +73,7 @@ class Selection:
         return generation % every == 0
 
     def test(self, generation: int, center: SavedPolicy, *, last: bool = False) -> float:
-        """Tests the search's centre, and the luckiest policy if it may be better; returns the higher mean return.
+        """Tests the search's center, and the luckiest policy if it may be better; returns the higher mean return.
 
         Args:
             last: the run ends. Only `best` can change, so that a resumed run makes the same scheduled tests as one

@@ -38,7 +38,7 @@ class VideoRecorder(ObservationTransform):
         in_keys: the key of the images, `[*batch, 3, H, W]` or `[*batch, H, W, 3]`, uint8 or floats in [0, 1]; by
             default "pixels".
         skip: record every `skip`-th image; by default 2 in an environment, 1 on stored data.
-        center_crop: record only a square of this size in the centre.
+        center_crop: record only a square of this size in the center.
         make_grid: put the images of a batch side by side; if False, each is a frame of its own. True by default.
         out_keys: keys at which the images are written again.
         fps: frames per second; by default that of the logger.
