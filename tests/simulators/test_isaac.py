@@ -120,6 +120,30 @@ def test_close_closes_the_task():
     assert lab_env.closed
 
 
+class TypedTask(GymTask):
+    """A task with an observation of each dtype, which is 1 more than the step."""
+
+    DTYPES = torch.float32, torch.int64, torch.uint8, torch.bool
+
+    def reset(self):
+        return {str(dtype): (self.t[:, None] + 1).to(dtype) for dtype in self.DTYPES}
+
+    def step(self, actions):
+        _, *rest = super().step(actions)
+        return self.reset(), *rest
+
+
+def test_observations_of_all_dtypes():
+    """Final observations, which the tasks do not return, are NaN in floats, 0 in integers and False in bools."""
+    env = IsaacGymWrapper(TypedTask())
+    check_env_specs(env)
+    following = env.rollout(3, break_when_any_done=False)["next"]
+    for dtype in TypedTask.DTYPES:
+        fill = torch.nan if dtype.is_floating_point else 0
+        expected = torch.stack([torch.tensor(value).to(dtype) for value in (2, 3, fill)])
+        torch.testing.assert_close(following[str(dtype)][0, :, 0], expected, equal_nan=True)
+
+
 # -- Isaac Gym
 
 

@@ -1,17 +1,18 @@
 """Tasks of Isaac Gym and Isaac Lab as a `BatchSimulator`: many rows on one device, which reset themselves in a step.
 
-The observation with which an episode ends is not returned by these tasks: "next" observations are NaN (or zeros) in
-rows that end an episode. This module imports the libraries when a task is made, and must not know any dialect.
+The observation with which an episode ends is not returned by these tasks: "next" observations are NaN (0 in integers,
+False in bools) in rows that end an episode. This module imports the libraries when a task is made, and must not know
+any dialect.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from inspect import signature
 from typing import Any, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -51,6 +52,7 @@ class Task(Protocol):
 
     def reset(self, seed: int | None) -> Tree: ...
     def reset_rows(self, ids: Tensor) -> Tree: ...
+    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree: ...
     def step(self, actions: Tree) -> TaskStep: ...
     def close(self) -> None: ...
 
@@ -75,7 +77,7 @@ class SelfResettingSimulator:
         self.checks_actions = isinstance(task.action_space, spaces.Box)  # the libraries clip actions
         self._obs = task.reset(None)
         self.observation_space = _space_of(self._obs)
-        self._restarted = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._was_reset = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
         """Resets all rows and returns their observations.
@@ -84,9 +86,9 @@ class SelfResettingSimulator:
             SpaceError: options are given, which these tasks do not take.
         """
         if options:
-            raise SpaceError(f"Expected no reset options for Isaac's tasks, got {sorted(options)}.")
+            raise SpaceError(f"Expected no reset options for Isaac's tasks, got {sorted(options)}. Omit them.")
         self._obs = self.task.reset(None if seeds is None else seeds[0])
-        self._restarted = torch.ones_like(self._restarted)
+        self._was_reset = torch.ones_like(self._was_reset)
         return _map(torch.clone, self._obs)
 
     def reset_where(self, mask: Tensor) -> Tree:
@@ -97,7 +99,7 @@ class SelfResettingSimulator:
         Raises:
             SpaceError: the mask has other rows, and the task cannot reset them alone.
         """
-        others = mask & ~self._restarted
+        others = mask & ~self._was_reset
         if bool(others.any()):
             if not self.task.resets_rows:
                 raise SpaceError(
@@ -108,15 +110,18 @@ class SelfResettingSimulator:
         return _map(torch.clone, self._obs)
 
     def reset_to(self, mask: Tensor, state: Any, is_relative: bool, seed: int | None) -> None:
-        """Resets the rows of `mask` `[n]` to their parts of the state of a scene of Isaac Lab."""
-        task: Any = self.task
+        """Resets the rows of `mask` `[n]` to their parts of the state of a scene of Isaac Lab.
+
+        Raises:
+            StateError: the task cannot do so.
+        """
         ids = mask.nonzero().squeeze(-1)
-        self._replace_rows(mask, task.reset_to(_map(lambda leaf: leaf[ids], state), ids, is_relative, seed))
+        self._replace_rows(mask, self.task.reset_to(_map(lambda leaf: leaf[ids], state), ids, is_relative, seed))
 
     def _replace_rows(self, mask: Tensor, obs: Tree) -> None:
         """Keeps the new observations of the rows of `mask`, and the last ones of others."""
-        self._obs = _map(lambda new, old: torch.where(_like(mask, new), new, old), obs, self._obs)
-        self._restarted = self._restarted | mask
+        self._obs = _map(lambda new, old: torch.where(_as_column_mask(mask, new), new, old), obs, self._obs)
+        self._was_reset = self._was_reset | mask
 
     def step(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
@@ -126,17 +131,19 @@ class SelfResettingSimulator:
         """Steps all rows; returns the step, the rows that ended, and the observations to act on next."""
         result = self.task.step(_map(lambda action: torch.as_tensor(action, device=self.device), actions))
         self._obs = result.obs
-        self._restarted = result.terminated | result.truncated
-        final = _map(lambda leaf: _blank_where(self._restarted, leaf), result.obs)
+        self._was_reset = result.terminated | result.truncated
+        final = _map(lambda leaf: _fill_where(self._was_reset, leaf), result.obs)
         step = BatchStep(final, result.reward.float().clone(), result.terminated.clone(), result.truncated.clone())
-        return step, self._restarted.clone(), _map(torch.clone, result.obs)
+        return step, self._was_reset.clone(), _map(torch.clone, result.obs)
 
     def render(self, row: int) -> None:
         """Returns None: cameras are part of the observations."""
 
     def get_state(self) -> dict[str, Tensor]:
         """Raises a StateError, since the state is in the physics engine."""
-        raise StateError("Expected a simulator with states, got one of Isaac's tasks, which do not return theirs.")
+        raise StateError(
+            "Expected a simulator with states, got one of Isaac's tasks, which do not return theirs. Reset the rows."
+        )
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Raises a StateError, as `get_state`."""
@@ -170,6 +177,10 @@ class IsaacGymTask:
     def reset_rows(self, ids: Tensor) -> Tree:
         """Is never called, see `resets_rows`."""
         raise NotImplementedError
+
+    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree:
+        """Raises a StateError, since the tasks have no states."""
+        raise StateError("Expected a task with reset_to, got one of Isaac Gym. Reset all rows.")
 
     def step(self, actions: Tree) -> TaskStep:
         """Steps all rows. An end at the time limit truncates."""
@@ -233,11 +244,14 @@ def _space_of(obs: Tree) -> AnySpace:
     """Returns the space of one row of a nested dict of tensors."""
     if isinstance(obs, Mapping):
         return spaces.Dict({name: _space_of(part) for name, part in obs.items()})
-    array = torch.empty(0, dtype=obs.dtype).numpy()
+    dtype: Any = torch.empty(0, dtype=obs.dtype).numpy().dtype.type
     if obs.dtype.is_floating_point:
-        return spaces.Box(-np.inf, np.inf, tuple(obs.shape[1:]), array.dtype.type)
-    limits = np.iinfo(array.dtype)
-    return spaces.Box(limits.min, limits.max, tuple(obs.shape[1:]), array.dtype.type)
+        low, high = -np.inf, np.inf
+    elif obs.dtype == torch.bool:
+        low, high = 0, 1
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return spaces.Box(low, high, tuple(obs.shape[1:]), dtype)
 
 
 def _action_space(space: Any) -> AnySpace:
@@ -264,13 +278,14 @@ def _map(function: Any, tree: Tree, *others: Tree) -> Tree:
     return function(tree, *others)
 
 
-def _like(mask: Tensor, leaf: Tensor) -> Tensor:
+def _as_column_mask(mask: Tensor, leaf: Tensor) -> Tensor:
     """Returns a mask `[n]` with the number of dimensions of a leaf `[n, ...]`."""
     return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
-def _blank_where(mask: Tensor, leaf: Tensor) -> Tensor:
-    return leaf.masked_fill(_like(mask, leaf), float("nan") if leaf.dtype.is_floating_point else 0)
+def _fill_where(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Returns a copy of a leaf `[n, ...]` with NaN (0 in integers, False in bools) in the rows of a mask `[n]`."""
+    return leaf.masked_fill(_as_column_mask(mask, leaf), float("nan") if leaf.dtype.is_floating_point else 0)
 
 
 def _library(library: str, module: str) -> Any:
@@ -278,22 +293,21 @@ def _library(library: str, module: str) -> Any:
 
 
 def start_app(device: str = "cuda:0", *, enable_cameras: bool = False, headless: bool = True) -> None:
-    """Starts Isaac Sim's application; Isaac Lab's environments can be imported only after that.
+    """Starts Isaac Sim's application, without which Isaac Lab's environments cannot be imported.
 
-    A process has one application. So a second call has no effect, and neither has a call after a program has started
-    Isaac Sim by itself.
+    A process can have one application only. So this function has no effect if an earlier call has started it, or if the
+    program has started it by Isaac Lab's own `AppLauncher`.
 
     Args:
         device: the device of physics and rendering.
-        enable_cameras: let cameras render, as tasks that observe images need it.
-        headless: open no window.
+        enable_cameras: whether cameras can render, which tasks that observe images need.
+        headless: whether to open no window.
 
     Raises:
         VersionError: Isaac Lab is not installed; the message says how to install it.
-        ValueError: the first call has started the application without cameras, which are needed now.
+        ValueError: cameras are needed, and an earlier call has started the application without them.
     """
     if not _app and "omni.kit.app" not in sys.modules:
-        _library("isaaclab", "isaaclab.app")
         try:
             # The package sets no attribute, and supports this form only
             from isaaclab.app import AppLauncher  # pyright: ignore[reportMissingImports]
@@ -303,8 +317,8 @@ def start_app(device: str = "cuda:0", *, enable_cameras: bool = False, headless:
         _app.update(launcher=launcher, enable_cameras=enable_cameras)
     elif enable_cameras and not _app.get("enable_cameras", True):
         raise ValueError(
-            "Expected enable_cameras=True for the first environment of Isaac Lab in this process, got False. An "
-            "application starts cameras at its start only: give it to the first one too."
+            "Expected enable_cameras=True for the first environment of Isaac Lab in this process, got False. "
+            "Cameras cannot be enabled later. Give enable_cameras=True to the first environment, or to start_app."
         )
 
 
@@ -338,7 +352,7 @@ def make_task(
     start_app(device, enable_cameras=enable_cameras)
     _library(library, "isaaclab_tasks")
     config = _library(library, "isaaclab_tasks.utils").parse_env_cfg(name, device=device, num_envs=num_envs)
-    return import_module("gymnasium").make(name, cfg=config, **kwargs)
+    return gymnasium.make(name, cfg=config, **kwargs)
 
 
 TASKS = {"isaacgym": IsaacGymTask, "isaaclab": IsaacLabTask}
@@ -360,4 +374,4 @@ def names(*, library: str) -> list[str]:
     if library == "isaacgym":
         return list(_library(library, "isaacgymenvs.tasks").isaacgym_task_map)
     _library(library, "isaaclab")
-    return [name for name in import_module("gymnasium").registry if name.startswith("Isaac-")]
+    return [name for name in gymnasium.registry if name.startswith("Isaac-")]

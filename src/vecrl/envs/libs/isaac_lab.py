@@ -22,8 +22,8 @@ class IsaacLabWrapper(SimulatorEnv):
     """The rows of an environment of Isaac Lab, which resets them itself.
 
     Entries: the environment's observation groups, such as "policy" `[n, k]` float32, "action" `[n, m]`, "reward" `[n,
-    1]`, "done", "terminated" and "truncated" `[n, 1]`. "next" observations are NaN in rows that end an episode, since
-    the environment does not return final observations.
+    1]`, "done", "terminated" and "truncated" `[n, 1]`. "next" observations are NaN (0 in integers, False in bools)
+    in rows that end an episode, since the environment does not return final observations.
 
     Args:
         env: a `ManagerBasedRLEnv` or `DirectRLEnv`, also in wrappers of gymnasium.

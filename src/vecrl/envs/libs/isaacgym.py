@@ -14,8 +14,8 @@ class IsaacGymWrapper(SimulatorEnv):
     """The rows of a task of Isaac Gym, which resets them itself.
 
     Entries: "obs" `[n, k]` float32, "states" if the task has them, "action" `[n, m]`, "reward" `[n, 1]`, "done",
-    "terminated" and "truncated" `[n, 1]`. "next" observations are NaN in rows that end an episode, since the task does
-    not return final observations.
+    "terminated" and "truncated" `[n, 1]`. "next" observations are NaN (0 in integers, False in bools) in rows that end
+    an episode, since the task does not return final observations.
 
     Args:
         env: a `isaacgymenvs.tasks.base.vec_task.VecTask`.
