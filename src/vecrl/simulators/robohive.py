@@ -66,7 +66,7 @@ class RoboHiveAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
         known = [model.id2name(number, _CAMERA) for number in range(model.ncam)]
         unknown = [camera for camera in cameras or () if camera not in known]
         if unknown:
-            raise ValueError(f"Expected cameras of the model ({', '.join(known) or 'it has none'}), got {unknown}.")
+            raise ValueError(f"Expected cameras of {known}, got {unknown}. Omit `cameras` for all.")
         self.cameras = tuple(known if cameras is None else cameras)
 
     @property

@@ -288,7 +288,7 @@ class LLMHashingEnv(_PromptEnv):
         )
 
     def make_tensordict(self, prompt: str | Sequence[str]) -> TensorDictBase:
-        """Returns the input and the output of a reset for a text, or for texts of equally many tokens."""
+        """Returns the input and the output of a reset for a text, or for texts with the same number of tokens."""
         batch = () if isinstance(prompt, str) else (len(prompt),)
         return self.reset(TensorDict({self.tokens_key: self._encode(prompt)}, batch))
 
@@ -300,7 +300,11 @@ class LLMHashingEnv(_PromptEnv):
         has_batches = isinstance(encode(texts[0]), Mapping)  # those of the transformers library
         rows: Any = encode(texts)["input_ids"] if has_batches else [encode(text) for text in texts]
         if len(sizes := {len(row) for row in rows}) > 1:
-            raise SpaceError(f"Expected texts of equally many tokens, got {sorted(sizes)}. Reset with one at a time.")
+            numbers = " and ".join(map(str, sorted(sizes)))
+            raise SpaceError(
+                f"Expected texts with the same number of tokens, got texts with {numbers} tokens. Reset with one text "
+                "at a time."
+            )
         tokens = torch.stack([torch.as_tensor(row) for row in rows])
         return tokens[0] if isinstance(prompt, str) else tokens
 
