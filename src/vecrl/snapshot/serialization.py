@@ -230,6 +230,11 @@ class _Reader:
             raise CheckpointError(
                 f"{self._name} contains a tensor of dtype {blob.dtype!r}, which torch does not have. Use another file."
             )
+        if min(blob.shape, default=1) < 0 or math.prod(blob.shape) * dtype.itemsize != blob.size:
+            raise CheckpointError(
+                f"{self._name} is damaged: {blob.size} bytes are no tensor of shape {blob.shape} and dtype "
+                f"{blob.dtype}. Use another file."
+            )
         if not blob.size:
             return torch.empty(blob.shape, dtype=dtype)
         raw = torch.from_numpy(np.frombuffer(self._raw(blob_index), np.uint8).copy())
