@@ -172,6 +172,13 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
         self.is_closed = False
 
     def _open_and_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if tensordict is not None:
+            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes, self._done_shapes)
+            if not all(bool(mask.all()) for mask in masks.masks.values()):
+                raise ClosedError(
+                    f"Expected a reset of all rows of {type(self).__name__}, which is closed, got a mask of some. The "
+                    'episodes of the others ended with close: omit "_reset".'
+                )
         self._open()
         try:
             return self.reset(tensordict, **kwargs)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 
 from vecrl.classic import to_classic
-from vecrl.envs import GymEnv, GymWrapper, SerialEnv, TransformedEnv, check_env_specs
+from vecrl.envs import GymEnv, GymWrapper, NativeEnv, SerialEnv, TransformedEnv, check_env_specs, make_env
 from vecrl.envs.transforms import StepCounter
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Categorical, Composite, OneHot, Unbounded
@@ -161,6 +161,26 @@ def test_closed_environments_open_at_the_next_reset() -> None:
             assert env.rollout(3).shape == first.shape
             assert not env.is_closed
         env.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("make", [GymEnv, partial(make_env, "mujoco::InvertedPendulum-v5"), NativeEnv, SerialEnv])
+def test_a_closed_batch_needs_a_reset_of_all_rows(make: Any, backend: str) -> None:
+    """The episodes of the other rows ended with `close`."""
+    if make is SerialEnv:
+        env = SerialEnv(2, partial(GymEnv, "CartPole-v1"), backend=backend)
+    elif make is GymEnv:
+        env = GymEnv("CartPole-v1", num_envs=2, backend=backend)
+    else:
+        env = make("CartPole-v1", 2) if make is NativeEnv else make(num_envs=2)
+    for each in (env, TransformedEnv(env, StepCounter())):
+        data = each.reset()
+        each.close()
+        with pytest.raises(ClosedError, match=r"a reset of all rows of .*, which is closed, got a mask of some"):
+            each.reset(data.copy().set("_reset", torch.tensor([[True], [False]])))
+        assert each.is_closed
+        assert each.reset(data.copy().set("_reset", torch.ones(2, 1, dtype=torch.bool))).shape == (2,)
+    env.close()
 
 
 def test_an_environment_that_cannot_be_reset_after_close_says_so() -> None:

@@ -180,7 +180,8 @@ class BatchedEnv(PoolOwner):
                 specs; without masks, also those of their observation specs, for example a position to start from.
             kwargs: keyword arguments for the reset of each environment.
         """
-        self.start()
+        if not self.is_closed:
+            self.start()
         return super().reset(tensordict, **kwargs)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
