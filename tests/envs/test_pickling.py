@@ -57,6 +57,7 @@ class Prompted(envs.LLMHashingEnv):
 
 MAKERS: dict[str, Callable[[], EnvBase]] = {
     "GymEnv": cart_pole,
+    "GymEnv of MuJoCo": partial(GymEnv, "InvertedPendulum-v5"),
     "GymWrapper": lambda: envs.GymWrapper(gymnasium.make("Pendulum-v1")),
     "GymWrapper of a vector": lambda: envs.GymWrapper(SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 2)),
     "TransformedEnv": normed,

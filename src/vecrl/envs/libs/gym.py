@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ...engine.backends.waiting import Wait
 from ...engine.space_layout import Layout, Leaf
-from ...errors import SpaceError
+from ...errors import SpaceError, StateError
 from ...gym_interface import raise_explained
 from ...simulators.gym_factory import (
     RewardInInfo,
@@ -32,6 +33,7 @@ from ...simulators.gym_factory import (
     maker,
     takes_frameskip,
 )
+from ...snapshot import capture, restore
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
@@ -318,6 +320,25 @@ class GymWrapper(GymLikeEnv):
         has_hooks = bool(self.info_dict_reader) or self._self_reset is not None
         is_plain = self._has_fast_step and not self._vector_reward and not self._layout.opaque
         return is_plain and self._restore_action is None and not has_hooks
+
+    # -- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy needs: the state of the episode too, which gymnasium's EzPickle leaves out."""
+        state = super().__getstate__()
+        if self._vector is None and any(base.__name__ == "EzPickle" for base in type(self._env.unwrapped).__mro__):
+            try:
+                state["_episode"] = capture(self._env, {})
+            except StateError as error:
+                advice = "Reset the copy before its first step."
+                warn(f"Expected a state that can be copied, got: {error} {advice}", stacklevel=2)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        episode = state.get("_episode")
+        super().__setstate__({name: value for name, value in state.items() if name != "_episode"})
+        if episode is not None:
+            restore(self._env, episode)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks
