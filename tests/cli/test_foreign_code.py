@@ -155,6 +155,34 @@ def test_files_of_a_run_are_not_unpickled(run_in, hostile, file):
     assert len(answer.out.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "texts/hparams0.txt", "scalars", "best.mp4"])
+def test_links_in_a_run_folder_are_refused(run_in, hostile, name):
+    """A file that is written through a link would be another one, such as a script that a shell runs."""
+    folder = hostile(logger="csv", env_args={"render_mode": "$(./helper)"})
+    target = folder.parent / "target"
+    target.mkdir() if name == "scalars" else target.write_text("kept")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    answer, executed = run_in(folder, "evolve", "--resume", ".")
+    assert (answer.code, executed) == (1, [])
+    assert (
+        answer.out
+        == f"Error: Expected files and folders only in ., got {name}, which is a link, a pipe or a device. "
+        + ("Remove it, or replace it by a copy.\n")
+    )
+    assert list(target.iterdir()) == [] if name == "scalars" else target.read_text() == "kept"
+
+
+@pytest.mark.timeout(30)
+def test_pipes_in_a_run_folder_are_refused(run_in, hostile):
+    folder = hostile()
+    (folder / "metrics.csv").unlink()
+    os.mkfifo(folder / "metrics.csv")
+    answer, _ = run_in(folder, "evolve", "--resume", ".")
+    assert "got metrics.csv, which is a link, a pipe or a device" in answer.out
+
+
 def test_what_the_command_line_names_is_used(run_in, hostile):
     folder = hostile(env="mine:Mine-v0", env_args={"g": 9.5, "render_mode": "rgb_array"})
     answer, _ = run_in(folder, "evolve", "mine:Other-v0", "--resume", ".")

@@ -6,6 +6,7 @@ import fcntl
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class RunFolder:
             runs_hint = f" Runs in this folder: {', '.join(runs)}." if runs else ""
             missing = "without config.yaml or state.ckpt"
             raise ValueError(f"Expected a run folder, got {self.path} {missing}. Give the folder of a run.{runs_hint}")
+        self._check_files()
         try:
             text = self.config.read_text()
             config = yaml.safe_load(text)
@@ -80,6 +82,22 @@ class RunFolder:
         if has_alias:  # a short text could describe a value without end
             raise ValueError(f"Expected {self.config} without aliases (*), got one. Write the value out.")
         return config
+
+    def _check_files(self) -> None:
+        """Raises a ValueError if the folder has links or pipes in it: writing through a link changes other files.
+
+        The folder of wandb has links of its own. It writes into new folders.
+        """
+        for folder, folders, names in os.walk(self.path):
+            if Path(folder) == self.path and "wandb" in folders and not (self.path / "wandb").is_symlink():
+                folders.remove("wandb")
+            for path in (Path(folder, name) for name in [*folders, *names]):
+                mode = path.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise ValueError(
+                        f"Expected files and folders only in {self.path}, got {path}, which is a link, a pipe or a "
+                        "device. Remove it, or replace it by a copy."
+                    )
 
     def append(self, row: Mapping[str, float]) -> None:
         """Appends a line to `metrics.csv`; before the first, writes the column names."""
