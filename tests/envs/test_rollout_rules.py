@@ -54,7 +54,7 @@ def test_rollouts_equal_a_plain_loop(
         "none": {"break_when_any_done": False},
     }[stop]
     if acting == "policy":
-        switches["policy"] = lambda data: data.set("action", torch.full((len(limits), 2), 0.5))
+        switches["policy"] = lambda td: td.set("action", torch.full((len(limits), 2), 0.5))
     elif acting == "given":
         switches["actions"] = torch.full((len(limits), steps, 2), 0.5)
     initial_counts = [0] * len(limits)

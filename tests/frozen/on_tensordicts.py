@@ -134,7 +134,7 @@ def _rolled(env: EnvBase, rows: Any, way: str, stop: bool) -> Trace:
         return _closing(env, lambda: env.rollout(steps, actions=rows, break_when_any_done=stop))
     ahead = iter(rows.unbind(env.batch_dims))
     if way == "policy":
-        policy = lambda data: data.set("action", next(ahead))  # noqa: E731
+        policy = lambda td: td.set("action", next(ahead))  # noqa: E731
         return _closing(env, lambda: env.rollout(steps, policy, break_when_any_done=stop))
 
     def play() -> Any:

@@ -65,10 +65,10 @@ def act(name: str) -> Callable[[Any], Any]:
     """Returns a policy over TensorDicts that depends only on observations."""
     steer = STEERING[name]
 
-    def policy(data: Any) -> Any:
-        obs = data.get("observation")
+    def policy(td: Any) -> Any:
+        obs = td.get("observation")
         rows = obs.reshape(-1, obs.shape[-1]).numpy()
         done = torch.from_numpy(np.asarray(steer(rows)))
-        return data.set("action", done.reshape(*obs.shape[:-1], *done.shape[1:]))
+        return td.set("action", done.reshape(*obs.shape[:-1], *done.shape[1:]))
 
     return policy
