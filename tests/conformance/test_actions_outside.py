@@ -109,7 +109,16 @@ def test_native_tasks_refuse_indices_outside(actions):
         tensordicts.step(tensordicts.reset().set("action", torch.tensor(actions)))
 
 
-WRONG_ROWS = [[99, 99, 99], [-1, -1, -1], [0, 0, 0], [2, 0, 0], [NAN, 0.0, 0.0], [0.0, NAN, 1.0], [0.5, 0.0, 1.0]]
+WRONG_ROWS = [
+    [99, 99, 99],
+    [-1, -1, -1],
+    [-(2**63), 0, 1],
+    [0, 0, 0],
+    [2, 0, 0],
+    [NAN, 0.0, 0.0],
+    [0.0, NAN, 1.0],
+    [0.5, 0.0, 1.0],
+]
 
 
 @pytest.mark.parametrize("row", WRONG_ROWS)
@@ -122,7 +131,7 @@ def test_native_one_hot_rows_that_are_none_raise(row, batch):
         env.step(data.set("action", actions))
     if batch:
         with pytest.raises(SpaceError, match=r"Expected one-hot rows of 3 options|Expected whole numbers"):
-            env.rollout(2, lambda data: data.set("action", actions))
+            env.rollout(2, lambda td: td.set("action", actions))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64])

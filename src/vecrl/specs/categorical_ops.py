@@ -18,7 +18,7 @@ from ..errors import SpaceError
 from .shape_ops import shape_matches
 
 Counts = Tensor | int
-_ROUNDING = 1e-3  # of floats that are 0 or 1
+ROUNDING = 1e-3  # of floats in one-hot rows, since straight-through gradients add and subtract probabilities
 _MAX_COMPARE_OPTIONS = 8  # up to this number of options, comparing with each is faster than `scatter_`
 
 
@@ -116,7 +116,10 @@ def single_mask(mask: Tensor) -> Tensor:
 
 
 def one_hot_violation(val: Tensor, mask: Tensor | None) -> str | None:
-    """Returns why `val` is not one-hot along its last dimension under `mask`, or None if it is."""
+    """Returns why `val` is not one-hot along its last dimension under `mask`, or None if it is.
+
+    This is the exact rule of a spec: a single 1, no rounding. `rounded_ones` is the rule of actions that are converted.
+    """
     is_set = val != 0
     if not bool((is_set.sum(-1) == 1).all()) or not bool((val == is_set).all()):
         return "expected a single 1 among zeros along the last dimension"
@@ -125,17 +128,27 @@ def one_hot_violation(val: Tensor, mask: Tensor | None) -> str | None:
     return None
 
 
-def first_ones(rows: np.ndarray) -> np.ndarray | None:
-    """Returns the index of the first 1 of each row; None if a row has no 1, or an entry other than 0 and 1.
+def rounded_ones(rows: Any) -> Any:
+    """Returns which entries of one-hot rows are 1; None if a row has no 1, or an entry other than 0 and 1.
 
-    Floats may be rounded, since straight-through gradients add and subtract probabilities.
+    Args:
+        rows: an array or a tensor `[..., options]`. Floats may differ from 0 and 1 by less than `ROUNDING`.
+
+    Returns:
+        bools of the class and shape of `rows`. A row may have several ones, of which the first counts.
     """
-    if rows.dtype.kind == "f":
-        ones, zeros = abs(rows - 1) < _ROUNDING, abs(rows) < _ROUNDING
+    is_float = rows.is_floating_point() if isinstance(rows, Tensor) else rows.dtype.kind == "f"
+    if is_float:
+        ones, zeros = abs(rows - 1) < ROUNDING, abs(rows) < ROUNDING
     else:
         ones, zeros = rows == 1, rows == 0
-    is_valid = bool((ones | zeros).all()) and bool(ones.any(-1).all())
-    return ones.argmax(-1) if is_valid else None
+    return ones if bool((ones | zeros).all()) and bool(ones.any(-1).all()) else None
+
+
+def first_ones(rows: np.ndarray) -> np.ndarray | None:
+    """Returns the index of the first 1 of each row `[..., options]`; None where `rounded_ones` returns None."""
+    ones = rounded_ones(rows)
+    return None if ones is None else ones.argmax(-1)
 
 
 def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,6 @@ have another batch size. Both ways use the same functions of rows. This module m
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
 from ...simulators.native.counter_rng import keys_of
 from ...simulators.native.state import NativeState, env_first
-from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
+from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded, categorical_ops
 from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
@@ -246,8 +245,8 @@ class NativeEnv(EnvBase):
             action = action.detach()
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
-        ones = action > 0.5  # floats may be rounded, since straight-through gradients add and subtract probabilities
-        if self.simulator.checks_values(action) and not _is_one_hot(action, ones):
+        ones = categorical_ops.rounded_ones(action) if self.simulator.checks_values(action) else action > 0.5
+        if ones is None:
             raise SpaceError(
                 f"Expected one-hot rows of {action.shape[-1]} options, got {action!r:.80} of shape "
                 f"{tuple(action.shape)}. Use action_spec.encode to convert indices."
@@ -368,14 +367,6 @@ class _NativeArrays:
         if first_obs is not None:
             out.add_first_obs(t + 1, row_index, [first_obs[row_index]])
         return True
-
-
-def _is_one_hot(action: Tensor, ones: Tensor) -> bool:
-    """Returns whether every entry of `action` `[rows, options]` is 0 or 1, and each row has a 1."""
-    has_one = reduce(torch.logical_or, ones.unbind(-1))
-    if action.dtype == torch.bool:
-        return bool(has_one.all())
-    return bool((((action - ones.to(action.dtype)).abs() < 1e-3).all(-1) & has_one).all())
 
 
 def _width(name: str) -> tuple[int, ...]:
