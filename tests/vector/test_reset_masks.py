@@ -112,6 +112,13 @@ def test_a_mask_without_rows_raises(kind, mask):
             env.reset(options={"reset_mask": mask})
 
 
+def test_a_mask_without_rows_resets_no_row_of_a_batched_simulator():
+    with named("native::Pendulum-v1", "disabled") as env:
+        before, _ = env.reset(seed=0)
+        obs, _ = env.reset(options={"reset_mask": np.zeros(N, bool)})
+        assert torch.equal(obs, before)
+
+
 def test_edits_of_results_do_not_change_what_a_masked_reset_returns():
     with SyncVectorEnv(counting(2)) as env:
         env.reset()[0][:] = 77

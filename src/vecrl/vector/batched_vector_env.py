@@ -121,8 +121,8 @@ class BatchedVectorEnv(BaseVectorEnv):
         Args:
             seed: None continues each row's random stream; an int seeds row i with seed + i; a sequence contains one
                 seed per row.
-            options: passed to the simulator. `options["reset_mask"]`, bool `[n]`, selects the rows to reset; the
-                observations of the other rows are returned unchanged.
+            options: passed to the simulator. `options["reset_mask"]`, bool `[n]`, selects the rows to reset, also
+                none; the observations of the other rows are returned unchanged.
 
         Returns:
             Observations, an array `[n, ...]`, and `{}`.

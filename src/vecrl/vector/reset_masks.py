@@ -1,4 +1,8 @@
-"""Resets of some environments of a vector environment: checks their masks, and keeps the observations of the others."""
+"""Resets of some environments of a vector environment: checks their masks, and keeps the observations of the others.
+
+A mask without a True raises if environments are on the CPU (`LatestObs.reset_ids`). `BatchedVectorEnv` accepts it and
+resets no row, because a check would wait for the device.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class LatestObs:
         num_envs: the number of environments.
 
     Attributes:
-        has_obs: whether there was a reset.
+        has_obs: whether observations were stored, which the first reset does.
     """
 
     def __init__(self, layout: Layout, num_envs: int):
@@ -32,26 +36,38 @@ class LatestObs:
         self.has_obs = False
 
     def store(self, obs: Tree, ids: np.ndarray | None = None) -> None:
-        """Stores the observations of all environments, or of `ids`."""
-        self.has_obs = True
-        for entry, new in zip(self._leaves, self._layout.split(obs), strict=True):
-            if ids is None:
-                entry[:] = new
-            elif isinstance(entry, list):
-                for env_id, value in zip(ids.tolist(), new, strict=True):
-                    entry[env_id] = value
-            else:
-                entry[ids] = new
+        """Stores the observations of all environments, or of `ids`.
 
-    def tree(self) -> Tree:
-        """Returns a copy of all observations."""
-        return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
+        Args:
+            obs: a tree of arrays `[n, ...]`, or `[len(ids), ...]` with ids.
+            ids: the ids of the environments, an integer array; None for all.
+        """
+        self.has_obs = True
+        for leaf, new in zip(self._leaves, self._layout.split(obs), strict=True):
+            if ids is None:
+                leaf[:] = new
+            elif isinstance(leaf, list):
+                for env_id, value in zip(ids.tolist(), new, strict=True):
+                    leaf[env_id] = value
+            else:
+                leaf[ids] = new
+
+    def copy_tree(self) -> Tree:
+        """Returns a copy of all observations, a tree of arrays `[n, ...]`."""
+        return self._layout.build([tuple(leaf) if isinstance(leaf, list) else leaf.copy() for leaf in self._leaves])
 
     def reset_ids(self, mask: Any) -> np.ndarray | None:
-        """Returns the environments that a reset mask selects; None, which means all, for no mask and in a first reset.
+        """Returns the ids of the environments that a reset mask selects.
+
+        Args:
+            mask: a mask from `split_options`, which checks its dtype and shape: bool `[n]`, an array, or a tensor on
+                any device; None for none.
+
+        Returns:
+            ids, int64 `[k]`; None, which means all, without a mask and in a first reset.
 
         Raises:
-            OutOfSpecError: the mask is not bool `[n]` with a True, or does not select all in a first reset.
+            OutOfSpecError: the mask has no True, or does not select all in a first reset.
         """
         if mask is None:
             return None
@@ -70,6 +86,8 @@ class LatestObs:
 
 def split_options(options: object, num_envs: int) -> tuple[InfoDict | None, Any]:
     """Returns the options of a reset without the mask, as a new dict, and the mask; None for each that is absent.
+
+    The mask is an array or a tensor, bool `[num_envs]`. Its values are not read, since it may be on a device.
 
     Raises:
         SpaceError: the options are no mapping.
@@ -90,15 +108,20 @@ def split_options(options: object, num_envs: int) -> tuple[InfoDict | None, Any]
             mask = np.array(mask)  # a copy, since torch cannot share read-only arrays
         except ValueError as error:  # rows of different lengths
             raise mask_error(mask, num_envs) from error
-    if tuple(mask.shape) != (num_envs,) or str(mask.dtype).removeprefix("torch.") != "bool":
+    if tuple(mask.shape) != (num_envs,) or _dtype_name(mask) != "bool":
         raise mask_error(mask, num_envs)
     return others, mask
 
 
 def mask_error(mask: Any, num_envs: int) -> OutOfSpecError:
-    """Returns the error for a wrong `reset_mask`."""
+    """Returns the error for a `reset_mask` that is not bool `[num_envs]` with a True.
+
+    Args:
+        mask: the mask: an array or a tensor of any shape and dtype, or the object that is none.
+        num_envs: the number of environments.
+    """
     if hasattr(mask, "dtype"):
-        got = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+        got = f"{_dtype_name(mask)} of shape {tuple(mask.shape)}"
         got += "" if mask.any() or tuple(mask.shape) != (num_envs,) else " without a True"
     else:
         got = describe(mask)
@@ -106,3 +129,7 @@ def mask_error(mask: Any, num_envs: int) -> OutOfSpecError:
         f"Expected reset_mask to be {num_envs} bools, at least one of them True, got {got}. Give one bool per "
         "environment, True for each to reset."
     )
+
+
+def _dtype_name(mask: Any) -> str:
+    return str(mask.dtype).removeprefix("torch.")

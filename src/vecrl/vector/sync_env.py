@@ -178,7 +178,7 @@ class SyncVectorEnv(BaseVectorEnv):
         else:
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], keywords)
             transition = self._receive(self._pool.recv, full=False)
-            obs = self._latest_obs.tree()
+            obs = self._latest_obs.copy_tree()
         self._episodes_left[transition.ids] = self._num_episodes or 0
         if ids is not None and self._num_episodes is not None:
             finished = self._episodes_left == 0

@@ -227,7 +227,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
                 self._after_reset(error.transition)
             raise
         self._after_reset(transition)
-        obs = transition.obs if ids is None else self._latest_obs.tree()
+        obs = transition.obs if ids is None else self._latest_obs.copy_tree()
         return obs, transition.infos.merge(self.num_envs)
 
     def _after_reset(self, transition: Transition) -> None:
