@@ -224,7 +224,7 @@ def test_a_result_that_a_finalizer_keeps_is_not_overwritten() -> None:
 def test_results_are_copied_if_numpy_follows_the_base_of_a_view_to_the_memory(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_buffers, "_leasable", lambda array: array)  # views of which refer to the memory
+    monkeypatch.setattr(batch_buffers, "_as_lease_memory", lambda array: array)  # views of which refer to the memory
     assert not batch_buffers._views_refer_to_leases()
     monkeypatch.setattr(batch_buffers, "_HAS_LEASES", batch_buffers._views_refer_to_leases())
     _check_held_results("a row", backend)

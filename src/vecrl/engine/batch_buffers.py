@@ -25,7 +25,7 @@ from .simulator import RowBuffers
 from .space_layout import DType, Layout
 
 _ALIGN = 64  # bytes: a cache line, and the alignment that DLPack consumers expect
-Spec = tuple[tuple[int, ...], DType]
+_ArraySpec = tuple[tuple[int, ...], DType]
 
 
 class Slot:
@@ -34,7 +34,7 @@ class Slot:
     Attributes:
         obs: leaf arrays of the observations to act on next; None for an opaque leaf.
         reward: `[n]` float64.
-        flags: `[3, n]` bool, the array with the next three.
+        flags: `[3, n]` bool; its rows are `terminated`, `truncated` and `was_reset`.
         terminated, truncated: `[n]` bool.
         was_reset: `[n]` bool, the rows in which `obs` is the observation of a reset.
         returns, lengths: `[n]` float64 and int64, of the episodes that ended; outdated values in other rows.
@@ -58,7 +58,7 @@ class Slot:
         self.reward, self.flags, self.returns, self.lengths = arrays[:4]
         self.terminated, self.truncated, self.was_reset = self.flags
         self.obs = list(arrays[4:])
-        self._memory = [_leasable(leaf) for leaf in self.obs if leaf is not None]
+        self._memory = [_as_lease_memory(leaf) for leaf in self.obs if leaf is not None]
         self._opaque = [i for i, leaf in enumerate(self.obs) if leaf is None]
         self._leases: list[ref[np.ndarray]] = []
 
@@ -102,7 +102,7 @@ class BatchBuffers:
     def __init__(self, obs: Layout, action: Layout, num_envs: int, slots: int = 4, fd: int | None = None):
         self.num_envs = num_envs
         slot_specs = _slot_specs(obs, num_envs)
-        shared_specs = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
+        shared_specs = _shared_specs(obs, action, num_envs)
         sizes = [_size(shared_specs), *[_size(slot_specs)] * slots]
         memory = None if fd is None else mmap.mmap(fd, sum(sizes))
         blocks, start = [], 0
@@ -121,8 +121,7 @@ class BatchBuffers:
     @staticmethod
     def size(obs: Layout, action: Layout, num_envs: int, slots: int = 4) -> int:
         """Returns the size in bytes of batch buffers with these arguments."""
-        shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
-        return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
+        return _size(_shared_specs(obs, action, num_envs)) + slots * _size(_slot_specs(obs, num_envs))
 
     def places(self) -> dict[str, Any]:
         """Returns where the arrays are in the memory, for a process that cannot use this class.
@@ -144,17 +143,24 @@ class BatchBuffers:
         return {"actions": actions, "final_obs": final_obs, "reset_mask": place(self.reset_mask), "slots": slots}
 
     def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
-        """Writes the leaves of actions into `rows`. Returns leaves to send with the command instead, by index.
+        """Writes the leaves of actions into `rows`, and returns those to send with the command instead.
 
-        These are opaque leaves, and arrays that the dtype of the space would change.
+        Args:
+            leaves: for each leaf of the action layout, the values of k rows: an array `[k, ...]`, or a sequence of
+                objects for an opaque leaf.
+            rows: which k rows they belong to.
+
+        Returns:
+            The opaque leaves, and the arrays that the dtype of the space would change, by the index of the leaf; None
+            if all are written.
         """
-        objects: dict[int, Sequence[Any]] | None = None
+        not_written: dict[int, Sequence[Any]] | None = None
         for index, (values, target) in enumerate(zip(leaves, self.actions, strict=True)):
             if target is None or (values.dtype != target.dtype and _would_change(values, target.dtype)):
-                objects = (objects or {}) | {index: values}
+                not_written = (not_written or {}) | {index: values}
             else:
                 target[rows] = values
-        return objects
+        return not_written
 
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
         """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""
@@ -172,12 +178,12 @@ class BatchBuffers:
         ]
 
     def reserve_slot(self) -> int:
-        """Returns the index of a slot that `lease` does not return any more."""
+        """Returns the index of a slot that `free_slot` does not return any more."""
         index = len(self.slots) - 1
         self._result_slots = [i for i in self._result_slots if i != index]
         return index
 
-    def lease(self) -> int:
+    def free_slot(self) -> int:
         """Returns the index of a free slot, or 0 if none is free. Rows of slot 0 must be copied."""
         for index in self._result_slots:
             if self.slots[index].free:
@@ -185,21 +191,21 @@ class BatchBuffers:
         return 0
 
 
-class _Leasable(np.ndarray):
-    """The memory of leases. The plain views of an array of this class are leases.
+class _LeaseMemory(np.ndarray):
+    """The memory of leases, which are its plain views.
 
-    NumPy may let a view refer to the owner of the memory instead of the viewed array: it follows `base` as long as the
-    class stays that of the view. It stops at a lease, since the `base` of a lease has this class.
+    NumPy sets the `base` of a view to the array that owns the memory, but stops at an array of another class. The
+    `base` of a lease is of this class, so a view of a lease has the lease as its `base`, and keeps it alive.
     """
 
 
-def _leasable(array: np.ndarray) -> np.ndarray:
-    return array.view(_Leasable)[...]  # its `base` has this class too, since NumPy looks that far
+def _as_lease_memory(array: np.ndarray) -> np.ndarray:
+    return array.view(_LeaseMemory)[...]  # its `base` has this class too, since NumPy looks that far
 
 
 def _views_refer_to_leases() -> bool:
     """Returns whether this version of NumPy stops at leases. If it does not, all results are copied."""
-    lease = _leasable(np.zeros(2)[:]).view(np.ndarray)
+    lease = _as_lease_memory(np.zeros(2)[:]).view(np.ndarray)
     return lease[:].base is lease and lease[:][1:].view("i8").base is lease
 
 
@@ -226,8 +232,12 @@ def _slice_rows(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:
     return [None if a is None else a[start:stop] for a in arrays]
 
 
-def _slot_specs(obs: Layout, n: int) -> list[Spec | None]:
-    entries: list[Spec | None] = [
+def _shared_specs(obs: Layout, action: Layout, n: int) -> list[_ArraySpec | None]:
+    return [*_leaf_specs(action, n), *_leaf_specs(obs, n), ((n,), np.dtype(bool))]
+
+
+def _slot_specs(obs: Layout, n: int) -> list[_ArraySpec | None]:
+    entries: list[_ArraySpec | None] = [
         ((n,), np.dtype("f8")),
         ((3, n), np.dtype(bool)),
         ((n,), np.dtype("f8")),
@@ -236,19 +246,19 @@ def _slot_specs(obs: Layout, n: int) -> list[Spec | None]:
     return [*entries, *_leaf_specs(obs, n)]
 
 
-def _leaf_specs(layout: Layout, n: int) -> list[Spec | None]:
+def _leaf_specs(layout: Layout, n: int) -> list[_ArraySpec | None]:
     return [None if leaf.dtype is None else ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
 
 
-def _bytes(spec: Spec | None) -> int:
+def _aligned_size(spec: _ArraySpec | None) -> int:
     if spec is None:
         return 0
     shape, dtype = spec
     return -(-int(np.prod(shape, dtype=np.int64)) * dtype.itemsize // _ALIGN) * _ALIGN
 
 
-def _size(specs: Sequence[Spec | None]) -> int:
-    return sum(map(_bytes, specs)) or _ALIGN
+def _size(specs: Sequence[_ArraySpec | None]) -> int:
+    return sum(map(_aligned_size, specs)) or _ALIGN
 
 
 def _memory_block(memory: mmap.mmap | None, start: int, size: int) -> np.ndarray:
@@ -257,7 +267,7 @@ def _memory_block(memory: mmap.mmap | None, start: int, size: int) -> np.ndarray
     return np.frombuffer(memory, np.uint8, size, start)
 
 
-def _array_views(block: np.ndarray, specs: Sequence[Spec | None]) -> list[Any]:
+def _array_views(block: np.ndarray, specs: Sequence[_ArraySpec | None]) -> list[Any]:
     arrays: list[Any] = []
     start = 0
     for spec in specs:
@@ -267,5 +277,5 @@ def _array_views(block: np.ndarray, specs: Sequence[Spec | None]) -> list[Any]:
         shape, dtype = spec
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         arrays.append(block[start : start + count].view(dtype).reshape(shape))
-        start += _bytes(spec)
+        start += _aligned_size(spec)
     return arrays

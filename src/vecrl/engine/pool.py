@@ -183,7 +183,7 @@ class Pool(EnvAccess):
         if objects is None and excluded is None:
             pending_commands.updating = True
             pending_command = pending_commands.register(
-                Op.STEP, self._workers, slot=self._buffers.lease(), reset_done=reset_done
+                Op.STEP, self._workers, slot=self._buffers.free_slot(), reset_done=reset_done
             )
             pending_command.reset_mask = reset_mask
             self._backend.broadcast(
@@ -206,7 +206,7 @@ class Pool(EnvAccess):
         parts = self._env_index.split(requested)
         self._pending.updating = True
         pending_command = self._pending.register(
-            op, [part[0] for part in parts], slot=self._buffers.lease(), reset_done=reset_done
+            op, [part[0] for part in parts], slot=self._buffers.free_slot(), reset_done=reset_done
         )
         pending_command.reset_mask = reset_mask
         commands: list[tuple[int, Command]] = []
