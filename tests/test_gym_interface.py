@@ -117,7 +117,7 @@ def test_a_reset_without_the_keyword_is_explained(dialect: str) -> None:
 
 
 NO_ENVIRONMENTS = {
-    "a class": (lambda: Env, "Expected an environment, got the class Env. Give an object of it"),
+    "a class": (lambda: Env, r"Expected an environment, got the class Env\. Give an instance: Env\(\)"),
     "a vector environment": (lambda: gymnasium.vector.SyncVectorEnv([Env]), "got the vector environment SyncVectorEnv"),
 }
 
@@ -197,6 +197,15 @@ def test_a_single_environment_without_seeds_is_explained(registered: str) -> Non
     gymnasium.register(registered, OldEnv, disable_env_checker=True, order_enforce=False)
     with pytest.raises(SpaceError, match=r"reset\(\) of OldEnv to take seed and options, got reset\(\)\. Define"):
         make_vector_env(registered).reset(seed=0)
+
+
+def test_only_classes_of_gymnasium_are_advised_to_call_its_reset() -> None:
+    class Seedless(OwnClass):
+        reset: Any = OldEnv.reset
+
+    mistake = TypeError("reset() got an unexpected keyword argument 'seed'")
+    assert "options=None)` and return (obs, info)" in str(explain(mistake, Seedless()))
+    assert "which calls super().reset(seed=seed), and return" in str(explain(mistake, OldEnv()))
 
 
 def test_errors_of_environments_stay_unchanged() -> None:

@@ -1,4 +1,4 @@
-"""Says what an environment lacks of gymnasium's interface, and what to do: the commonest mistake of its author.
+"""Makes the errors for environments that do not follow gymnasium's interface.
 
 All dialects use these messages. They are made when something has failed: a step that succeeds calls nothing of this
 module, which must not know how environments are stepped.
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from .engine.space_layout import describe
 from .errors import SpaceError
 
-_ADAPTER = "wrap it if it is of the old gym: vecrl.simulators.legacy_gym.LegacyGymAdapter(env)"
+_ADAPTER_ADVICE = "wrap it if it is of the old gym: vecrl.simulators.legacy_gym.LegacyGymAdapter(env)"
 _SIGNATURE = "def reset(self, *, seed=None, options=None)"
 _FORWARDING_MODULES = ("gymnasium.wrappers.", "gymnasium.core", "gymnasium.utils.", "vecrl.")
 _UNPACKING = re.compile(
@@ -27,10 +27,10 @@ _UNPACKING = re.compile(
 )
 
 
-def check_declared(env: Any) -> None:
-    """Raises a `SpaceError` unless this is a single environment, of any gym, with `reset`, `step` and two spaces."""
+def check_interface(env: Any) -> None:
+    """Raises a `SpaceError` unless `env` is a single environment, of any gym, with `reset`, `step` and two spaces."""
     if isinstance(env, type):
-        raise SpaceError(f"Expected an environment, got the class {env.__name__}. Give an object of it.")
+        raise SpaceError(f"Expected an environment, got the class {env.__name__}. Give an instance: {env.__name__}().")
     if not all(callable(getattr(env, method, None)) for method in ("step", "reset")):
         advice = {
             str: f"Give gymnasium.make({env!r:.80}).",
@@ -44,25 +44,26 @@ def check_declared(env: Any) -> None:
     if missing:
         raise SpaceError(
             f"Expected an environment with observation_space and action_space, got {name} without "
-            f"{' and '.join(missing)}. Set self.{missing[0]} in its __init__, to gymnasium.spaces.Box(-1, 1, (3,)), …"
+            f"{' and '.join(missing)}. Set self.{missing[0]} in its __init__, for example to "
+            "gymnasium.spaces.Box(-1, 1, (3,))."
         )
 
 
-def check_env(env: Any) -> None:
-    """Raises a `SpaceError` unless this is a single environment with gymnasium's methods, spaces and attributes."""
-    check_declared(env)
+def check_gymnasium_env(env: Any) -> None:
+    """Raises a `SpaceError` unless `env` is a single environment with gymnasium's methods, spaces and attributes."""
+    check_interface(env)
     name = _name(env)
     for attribute in ("observation_space", "action_space"):
         if not isinstance(space := getattr(env, attribute), spaces.Space):
             raise SpaceError(
                 f"Expected the {attribute} of {name} to be a space of gymnasium, got {space!r:.80}. Declare one, such "
-                f"as gymnasium.spaces.Box(-1, 1, (3,)), or {_ADAPTER}."
+                f"as gymnasium.spaces.Box(-1, 1, (3,)), or {_ADAPTER_ADVICE}."
             )
     lacking = [attribute for attribute in ("metadata", "render_mode", "spec") if not hasattr(env, attribute)]
     if lacking:
         raise SpaceError(
             f"Expected an environment of gymnasium, got {name}, which has no {', '.join(lacking)}. Derive its "
-            f"class from gymnasium.Env, or {_ADAPTER}."
+            f"class from gymnasium.Env, or {_ADAPTER_ADVICE}."
         )
 
 
@@ -91,6 +92,10 @@ def read_reset(result: Any, env: object = None) -> tuple[Any, Any]:
 
 def explain(error: BaseException, env: object) -> BaseException:
     """Returns an error that says what the environment lacks of gymnasium's interface; all other errors unchanged.
+
+    What counts is the frame that raised. A failed unpacking is the fault of the interface only in this library or in
+    gymnasium, which unpack the results of `reset` and `step`; elsewhere it is a bug in the environment's own code. An
+    unexpected keyword counts in any frame, since the signature of `reset` shows whether it is missing.
 
     Args:
         error: what `reset` or `step` raised, or what was raised when their results were unpacked, in this library or in
@@ -127,7 +132,7 @@ def _step_error(got: str, length: int, env: object) -> SpaceError:
     if length == 4:
         advice = (
             "It is (obs, reward, done, info) in the old gym. Return terminated and truncated instead of done, or "
-            f"{_ADAPTER}."
+            f"{_ADAPTER_ADVICE}."
         )
     expected = "(obs, reward, terminated, truncated, info)"
     return SpaceError(f"Expected step(){_of(env)} to return {expected}, got {got}. {advice}")
@@ -136,7 +141,7 @@ def _step_error(got: str, length: int, env: object) -> SpaceError:
 def _reset_error(got: str, env: object) -> SpaceError:
     return SpaceError(
         f"Expected reset(){_of(env)} to return (obs, info), got {got}. Return (obs, {{}}) if there is no info, or "
-        f"{_ADAPTER}."
+        f"{_ADAPTER_ADVICE}."
     )
 
 
@@ -146,9 +151,10 @@ def _keyword_error(keyword: str, env: object) -> SpaceError | None:
     parameters = inspect.signature(inner.reset).parameters  # pyright: ignore[reportAttributeAccessIssue]
     if keyword in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
+    seeding = ", which calls super().reset(seed=seed)," if isinstance(inner, gymnasium.Env) else ""
     return SpaceError(
         f"Expected reset(){_of(env)} to take seed and options, got reset({', '.join(parameters)}). "
-        f"Define `{_SIGNATURE}`, which calls super().reset(seed=seed), and return (obs, info)."
+        f"Define `{_SIGNATURE}`{seeding} and return (obs, info)."
     )
 
 

@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from ..engine.space_layout import Tree
 from ..errors import SpaceError, VecrlError
-from ..gym_interface import check_declared
+from ..gym_interface import check_interface
 from .legacy_gym import LegacyGymAdapter
 from .registry import SEPARATOR, find_entry
 from .wrapper_bypass import Env, EnvReset, EnvStep
@@ -46,7 +46,7 @@ def as_gymnasium(env: object) -> Env:
     Raises:
         SpaceError: it is no environment, or has no spaces.
     """
-    check_declared(env)
+    check_interface(env)
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
 
 

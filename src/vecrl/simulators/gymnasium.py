@@ -17,7 +17,7 @@ import numpy as np
 from ..engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ..engine.space_layout import AnySpace, Layout, Tree, check_element
 from ..errors import OutOfSpecError, SpaceError
-from ..gym_interface import check_env, explain, read_reset
+from ..gym_interface import check_gymnasium_env, explain, read_reset
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
@@ -58,7 +58,7 @@ class GymnasiumSimulator:
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
-        self.envs = make_all(env_fns, check_env)
+        self.envs = make_all(env_fns, check_gymnasium_env)
         self._env_fns = env_fns
         self.num_envs = len(self.envs)
         first_env = self.envs[0]
@@ -272,7 +272,7 @@ class GymnasiumSimulator:
         old_env = self.envs[row]
         close_all([old_env])
         env = self._env_fns[row]()
-        check_env(env)
+        check_gymnasium_env(env)
         for name in ("observation_space", "action_space"):
             if (actual := getattr(env, name)) != (expected := getattr(old_env, name)):
                 raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")

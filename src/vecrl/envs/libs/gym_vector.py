@@ -23,7 +23,7 @@ from ...engine.infos import merge
 from ...engine.space_layout import Layout
 from ...engine.transition import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
-from ...gym_interface import check_declared
+from ...gym_interface import check_interface
 from ...simulators.legacy_gym import as_gymnasium_space
 from ...validation import parse_optional_count
 
@@ -55,7 +55,7 @@ def check_gym_env(env: object) -> None:
     if hasattr(env, "full_observation_spec"):
         raise TypeError(f"Expected an environment of gymnasium, got {env!r:.80}, which is over TensorDicts already.")
     if not is_vector(env):
-        check_declared(env)
+        check_interface(env)
 
 
 def single_spaces_of(env: Any) -> tuple[Any, Any]:
