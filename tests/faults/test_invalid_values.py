@@ -208,7 +208,9 @@ def test_factories_of_different_environments_raise(backend: str) -> None:
 @pytest.mark.parametrize("holder", ["lock", "instance", "thread"])
 def test_unpicklable_factories_raise(holder: str) -> None:
     stored = {"lock": threading.Lock(), "instance": Unpicklable(), "thread": threading.current_thread()}[holder]
-    with pytest.raises(SerializationError, match=r"The factory of environment 1 cannot be pickled.*inside the factory"):
+    with pytest.raises(
+        SerializationError, match=r"Expected a factory of environment 1 that can be pickled.*inside the factory"
+    ):
         make_pool([FaultyEnv, lambda: FaultyEnv(stored is None)], "processes")
 
 

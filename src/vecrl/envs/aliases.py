@@ -97,12 +97,12 @@ NAMES["vecrl.envs"] = _LIBRARY_NAMES
 NAMES["vecrl.envs.libs"] = {name: path for name, path in _LIBRARY_NAMES.items() if name not in LIBRARIES}
 
 _MUJOCO = "It is one of TorchRL's own MuJoCo tasks. Use gymnasium's: GymEnv(\"{}\")"
-_ROBOTS = "It belongs to tasks of one robot or satellite"
-_MACRO = "It plans several actions of one robot. Use MultiAction, which runs several actions in one step"
+_ROBOTS = "vecrl has no tasks of one robot or satellite"
+_MACRO = "vecrl does not plan several actions of one robot. Use MultiAction, which runs several actions in one step"
 _NO_LIBRARY = "vecrl does not wrap this simulator"
-_LANGUAGE = "It belongs to tasks of language models. vecrl has LLMEnv, LLMHashingEnv, DataLoadingPrimer and Tokenizer"
+_LANGUAGE = "vecrl has no tasks of language models. It has LLMEnv, LLMHashingEnv, DataLoadingPrimer and Tokenizer"
 _KL = "Use KLRewardTransform"
-_NOT_THERE = "vecrl has nothing in its place"
+_NOT_THERE = "vecrl has no replacement"
 
 ABSENT: dict[str, str] = {
     "AntEnv": _MUJOCO.format("Ant-v5"),

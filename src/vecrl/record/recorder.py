@@ -87,9 +87,11 @@ class VideoRecorder(ObservationTransform):
         if fps is not None:
             check_fps(fps)
         if logger is not None and not callable(getattr(logger, "log_video", None)):
-            raise TypeError(f"Expected a logger with log_video, or None, got {type(logger).__name__}.")
+            raise TypeError(
+                f"Expected a logger with log_video, or None, got {type(logger).__name__}. Use one of vecrl.record."
+            )
         if logger is not None and not isinstance(tag, str):
-            raise TypeError(f"Expected a tag as text, the name of the videos in the logger, got {tag!r}.")
+            raise TypeError(f'Expected a tag as text, the name of the videos, got {tag!r}. Give one, such as "eval".')
         super().__init__(in_keys=in_keys, out_keys=out_keys)
         self.logger, self.tag, self.skip = logger, tag, skip
         self._center_crop, self._fps = center_crop, fps

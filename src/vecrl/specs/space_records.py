@@ -33,7 +33,7 @@ class FixedBox(ContinuousBox):
 
     def __setattr__(self, name: str, value: object) -> None:
         if hasattr(self, name):
-            raise SpaceError(f"Cannot set {name!r} of an Unbounded spec. Make a Bounded.")
+            raise SpaceError(f"Expected a Bounded spec for a new {name!r}, got an Unbounded. Make a Bounded.")
         ContinuousBox.__setattr__(self, name, value)
 
 

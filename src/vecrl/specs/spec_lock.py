@@ -64,8 +64,8 @@ class SpecLock:
         """
         if self._locked_outer_specs():
             raise LockedError(
-                "Cannot unlock a Composite that is part of a locked one. Call unlock_() of the outermost Composite, or "
-                "change a clone()."
+                "Expected the outermost Composite to unlock, got one that is part of a locked one. Call unlock_() of "
+                "the outermost, or change a clone()."
             )
         if self.is_locked:
             self._locked = False
@@ -86,7 +86,9 @@ class SpecLock:
 
     def _require_unlocked(self, subject: str) -> None:
         if self.is_locked:
-            raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() first.")
+            raise LockedError(
+                f"Expected an unlocked Composite for a change of {subject}, got a locked one. Call unlock_() first."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_outer_specs"}

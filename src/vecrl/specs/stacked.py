@@ -198,7 +198,9 @@ class StackedComposite(LazyStack[Composite], Composite):
     def __delitem__(self, key: object) -> None:
         """Removes an entry of the Composites that have it."""
         if all(key not in spec for spec in self.specs):
-            raise KeyError(f"Expected a key of one of the stacked Composites, got {key!r}.")
+            raise KeyError(
+                f"Expected a key of one of the stacked Composites, got {key!r}. See keys() of each one in `specs`."
+            )
         self._require_unlocked(f"{key!r}")
         for spec in self.specs:
             spec.pop(key, None)

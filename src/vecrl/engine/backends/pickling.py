@@ -27,7 +27,7 @@ def pickle_worker_spec(worker_spec: WorkerSpec) -> bytes:
         return cloudpickle.dumps(worker_spec)
     except Exception as error:
         raise SerializationError(
-            f"The factory of {name_ids(worker_spec.ids)} cannot be pickled and sent to a worker process: "
+            f"Expected a factory of {name_ids(worker_spec.ids)} that can be pickled and sent to a worker process, got "
             f"{type(error).__name__}: {error}. Make objects that cannot be pickled (locks, open files, windows, …) "
             'inside the factory, or use backend="threads".'
         ) from error

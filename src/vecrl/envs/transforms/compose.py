@@ -89,7 +89,8 @@ class Compose(Transform):
     ):
         if trsfs and transforms is not None:
             raise TypeError(
-                f"Expected transforms=, or transforms as positional arguments, got both: {transforms!r:.80}."
+                f"Expected transforms=, or transforms as positional arguments, got both: {transforms!r:.80}. "
+                "Omit one of them."
             )
         if len(trsfs) == 1 and isinstance(trsfs[0], list | tuple):
             transforms = trsfs[0]

@@ -103,7 +103,7 @@ class CSVLogger(Logger):
             return
         check_video(video)
         if not math.prod(video.shape):
-            raise ValueError(f"Expected a video with frames for {name!r}, got none.")
+            raise ValueError(f"Expected a video with frames for {name!r}, got none. Write at least one.")
         tensor = torch.as_tensor(video).detach().cpu()
         tensor = tensor[None] if tensor.ndim == 4 else tensor
         with atomic_file(self._next_path("videos", name, self.video_suffix, step)) as file:
