@@ -321,7 +321,7 @@ def _unpickle_exception(body: object) -> BaseException | None:
 
 
 def _merge(failures: Iterable[Failure]) -> list[Failure]:
-    """Returns the failures of constructions, with one for all that have the same text and no traceback."""
+    """Returns the failures; constructions with the same error and no traceback become one."""
     merged: dict[object, Failure] = {}
     for failure in failures:
         is_plain = failure.command == "construct" and not failure.traceback

@@ -18,10 +18,14 @@ DECLARATION = "returns_new_tensors"
 
 @cache
 def declares_new_tensors(cls: type, methods: tuple[str, ...]) -> bool:
-    """Returns whether a class declares `returns_new_tensors` for its own `methods`.
+    """Returns whether a class declares with `returns_new_tensors` that its `methods` return new tensors.
 
     A declaration holds for the methods of its class and of the bases. It does not hold for a method that a subclass
     overrides, which may return other tensors.
+
+    Args:
+        cls: a class of environments.
+        methods: the names of the methods.
     """
     if not getattr(cls, DECLARATION):
         return False
@@ -31,9 +35,10 @@ def declares_new_tensors(cls: type, methods: tuple[str, ...]) -> bool:
 
 
 def copy_entries(data: TensorDictBase, inputs: TensorDictBase | None) -> TensorDictBase:
-    """Returns a TensorDict with copies of all entries of `data`, which have the same gradients.
+    """Returns a TensorDict with copies of all entries of `data`, through which gradients flow.
 
-    Entries that are unchanged entries of `inputs`, and data that are no tensors, are not copied.
+    Entries that are unchanged entries of `inputs`, and data that are no tensors, are not copied. Lazy stacks and
+    tensorclasses are cloned whole.
     """
     if type(data) is not TensorDict:  # such as a lazy stack or a tensorclass
         return data.clone()

@@ -126,8 +126,10 @@ def import_namespace(env_name: str) -> None:
 
 @contextmanager
 def explained_names(env_name: str) -> Iterator[None]:
-    """A context in which gymnasium looks up or makes an environment; its error for the name of a library that is not
-    installed, or not imported, also says what to install or to write.
+    """Extends the errors of gymnasium in its context with what to install or to write for the environment.
+
+    It changes errors that say that gymnasium has no such environment or lacks a library, if the name is that of a known
+    library.
 
     Raises:
         Exception: (of the class of gymnasium's error) gymnasium has no such environment, or lacks a library.

@@ -75,7 +75,7 @@ class EnvSimulator:
 
     @property
     def innermost_envs(self) -> list[object]:
-        """What is behind all transforms and wrappers of each environment."""
+        """The environments inside all transforms and wrappers."""
         return [_innermost(env) for env in self.envs]
 
     def set_spaces(self, observation_space: Space, action_space: Space) -> None:

@@ -1,6 +1,7 @@
 """`TransformedSpecs`: the specs of a `TransformedEnv`, from those of its base environment and its transform.
 
-They are computed when they are first read, and again after every change. It must not know steps and resets.
+They are computed when they are first read, and again after every change. This module must not know how an environment
+is stepped or reset. Of the results, it knows only the batch sizes of the groups that transforms add.
 """
 
 from __future__ import annotations
@@ -45,34 +46,37 @@ class TransformedSpecs(EnvBase):
 
     def _full(self, name: str) -> Composite:
         if name not in self._specs:
-            self._derive()
+            self._compute_specs()
         return self._specs[name]
 
-    def _derive(self) -> None:
+    def _compute_specs(self) -> None:
         """Computes the specs from those of the base environment and the transform."""
         base = self.base_env
-        base_specs = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
-        check_keys(self.transform, "in_keys_inv", base_specs[0])
-        check_keys(self.transform, "in_keys", base_specs[1])
+        input_spec = base.input_spec.clone().unlock_(recurse=True)
+        output_spec = base.output_spec.clone().unlock_(recurse=True)
+        check_keys(self.transform, "in_keys_inv", input_spec)
+        check_keys(self.transform, "in_keys", output_spec)
         with heterogeneous_errors(self.transform, base.specs):
-            transformed = (
-                self.transform.transform_input_spec(base_specs[0]),
-                self.transform.transform_output_spec(base_specs[1]),
-            )
-        for names, specs in zip((INPUTS, OUTPUTS), transformed, strict=True):
+            input_spec = self.transform.transform_input_spec(input_spec)
+            output_spec = self.transform.transform_output_spec(output_spec)
+        for names, specs in ((INPUTS, input_spec), (OUTPUTS, output_spec)):
             unlocked_specs = owned(specs)
             self._specs.update({name: unlocked_specs[f"full_{name}_spec"] for name in names})
         check_done_names(self._specs["done"])
         self._set_group_shapes()
-        for spec in self._specs.values() if self._locked else ():
-            spec.lock_(recurse=True)
+        if self._locked:
+            for spec in self._specs.values():
+                spec.lock_(recurse=True)
         base_actions = base.full_action_spec
         if not base.batch_locked and base_actions.shape != self.batch_size:
             base_actions = base_actions.expand(self.batch_size)
-        self._same_actions = self._specs["action"] == base_actions  # before masks change specs
+        self._same_actions = self._specs["action"] == base_actions  # here, since an `ActionMask` changes masks later
 
     def _set_group_shapes(self) -> None:
-        """Gives each group that the transform has created in one of the specs the batch size that it has in others."""
+        """Sets the batch size of each group that the transform creates in a spec to that of the group in other specs.
+
+        For instance, a tracker creates a group of agents in the state spec, while the base has it in other specs only.
+        """
         base_groups = {name: groups_of(self.base_env._full(name)) for name in (*OUTPUTS, *INPUTS)}
         groups = {name: groups_of(self._specs[name]) for name in base_groups}
         shapes: dict[Prefix, Size] = {}
@@ -80,15 +84,15 @@ class TransformedSpecs(EnvBase):
             for prefix in specs.keys() & base_groups[name].keys():
                 shapes.setdefault(prefix, specs[prefix].shape)
         for name, specs in groups.items():
-            created = specs.keys() & shapes.keys() - base_groups[name].keys()
-            for prefix in sorted(created, key=len):  # groups before those inside of them
+            created = specs.keys() & (shapes.keys() - base_groups[name].keys())
+            for prefix in sorted(created, key=len):  # outer groups before those in them
                 specs[prefix].shape = shapes[prefix]
 
     def _added_groups(self, *names: str) -> dict[Prefix, Size]:
         """Returns the groups that only the transform writes, with their sizes after those of the environment.
 
         Args:
-            names: those of the specs of a result.
+            names: the names of the specs that describe a result, such as "observation" and "done".
         """
         base_groups = {prefix for name in names for prefix in groups_of(self.base_env._full(name))}
         groups = {prefix: spec.shape for name in names for prefix, spec in groups_of(self._full(name)).items()}
@@ -97,8 +101,8 @@ class TransformedSpecs(EnvBase):
 
     def _set_full(self, name: str, spec: object) -> None:
         raise AttributeError(
-            f"The {name} spec of a TransformedEnv is computed from its base environment and its transform. Set it on "
-            "base_env, or append a transform that changes it."
+            f"Expected no assignment to the {name} spec of a TransformedEnv, which is computed from those of its base "
+            f"environment, got {spec!r:.80}. Set it on base_env, or append a transform that changes it."
         )
 
     def set_spec_lock_(self, mode: bool = True) -> Self:
