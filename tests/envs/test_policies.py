@@ -127,5 +127,5 @@ def test_functions_of_several_actions() -> None:
 def test_functions_without_a_signature_get_the_tensordict() -> None:
     env = PENDULUM()
     assert env.rollout(2, env.rand_action)["action"].shape == (2, 1)
-    with pytest.raises(TypeError):
-        env.rollout(2, max)
+    with pytest.raises(TypeError, match=r"Expected the policy to return a TensorDict, got \{"):
+        env.rollout(2, dict)

@@ -55,8 +55,9 @@ def known_actions(env: SpecContainer, steps: int, actions: Tensor | None) -> Ten
 
 def draw_actions(spec: TensorSpec, count: int) -> Tensor:
     """Returns random actions, `[count, ...]`, the same as from `count` calls of `spec.rand()`."""
-    has_bounds = isinstance(spec, Bounded) and bool((spec.space.low.isfinite() & spec.space.high.isfinite()).all())
-    if has_bounds or isinstance(spec, Categorical | OneHot):  # one number per element, in the order of the elements
+    if (isinstance(spec, Bounded) and spec.is_finite) or isinstance(
+        spec, Categorical | OneHot
+    ):  # one number per element, in the order of the elements
         return spec.rand((count,))
     return torch.stack([spec.rand() for _ in range(count)])
 

@@ -203,6 +203,11 @@ class Bounded(TensorSpec):
         return self.space.high
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all bounds are finite."""
+        return self._current().finite
+
+    @property
     def space(self) -> ContinuousBox:
         """The bounds, of the spec's shape (dynamic dimensions have size 1). They may be written to or set."""
         if self._space is None:
