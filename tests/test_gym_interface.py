@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from vecrl.classic import GymEnv as ClassicGymEnv
 from vecrl.envs import GymEnv, GymWrapper, SerialEnv
-from vecrl.errors import SpaceError
+from vecrl.errors import SpaceError, WorkerError
 from vecrl.gym_interface import explain
 from vecrl.simulators.legacy_gym import LegacyGymAdapter
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, make_vector_env
@@ -172,6 +172,25 @@ def test_the_adapter_that_the_messages_name_solves_it(dialect: str) -> None:
             pass
 
     DIALECTS[dialect](lambda: LegacyGymAdapter(SeededEnv()))
+
+
+def test_old_environments_without_seed_and_close_are_explained_under_the_adapter() -> None:
+    class Bare:
+        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+        def reset(self) -> Any:
+            return OBS
+
+        def step(self, action: Any) -> Any:
+            return OBS, 1.0, False, {}
+
+    env = GymWrapper(Bare())
+    with pytest.raises(SpaceError, match=r"reset\(\) of Bare to take seed and options, got reset\(\)\. Define"):
+        env.set_seed(0)
+    env.reset()
+    env.close()
+    with pytest.raises(WorkerError, match=r"reset\(\) of Bare to take seed and options, got reset\(\)\. Define"):
+        DummyVectorEnv([Bare]).reset(seed=0)
 
 
 def test_the_adapter_divides_done() -> None:

@@ -148,6 +148,7 @@ def _reset_error(got: str, env: object) -> SpaceError:
 def _keyword_error(keyword: str, env: object) -> SpaceError | None:
     """Returns the error for a `reset` that does not take a keyword of gymnasium; None if it takes it."""
     inner = getattr(env, "unwrapped", env)
+    inner = getattr(inner, "legacy_env", inner)
     parameters = inspect.signature(inner.reset).parameters  # pyright: ignore[reportAttributeAccessIssue]
     if keyword in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
@@ -172,7 +173,8 @@ def _of(env: object) -> str:
 
 
 def _name(env: object) -> str:
-    return type(getattr(env, "unwrapped", env)).__name__
+    inner = getattr(env, "unwrapped", env)
+    return type(getattr(inner, "legacy_env", inner)).__name__
 
 
 def _length(result: object) -> int:

@@ -42,7 +42,7 @@ def read_video(path: Path, height: int, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".gif"])
 def test_encoded_videos_have_all_frames_in_order(tmp_path: Path, suffix: str) -> None:
-    write(tmp_path / f"video{suffix}", gray_frames(40), fps=20)
+    write(tmp_path / f"video{suffix}", gray_frames(40), fps=np.float32(20))
     import imageio_ffmpeg
 
     num_frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / f"video{suffix}"))

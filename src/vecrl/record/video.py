@@ -82,11 +82,11 @@ class VideoWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._sink: _Sink | None = None
         self._lock, self._draft = open_draft(self.path or folder / f"video{suffix}", suffix)
-        self.fps = fps
+        self.fps = float(fps)
         self.num_frames = 0
         self.frame_shape: tuple[int, ...] = ()
         try:
-            self._sink = _make_sink(self._draft, fps)
+            self._sink = _make_sink(self._draft, self.fps)
         except BaseException:
             self._remove_draft()
             raise

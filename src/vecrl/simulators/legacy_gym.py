@@ -69,8 +69,9 @@ class LegacyGymAdapter(gymnasium.Env[Tree, Tree]):
         return self.legacy_env.render()
 
     def close(self) -> None:
-        """Closes the environment."""
-        self.legacy_env.close()
+        """Closes the environment, if it has such a method."""
+        if hasattr(self.legacy_env, "close"):
+            self.legacy_env.close()
 
     @property
     def unwrapped(self) -> Any:
