@@ -225,7 +225,7 @@ class _Reader:
         blob, torch = self._table[blob_index], sys.modules.get("torch")
         if torch is None:
             raise CheckpointError(f"{self._name} contains tensors. Import torch first.")
-        dtype = getattr(torch, str(blob.dtype), None)
+        dtype: Any = getattr(torch, str(blob.dtype), None)
         if not isinstance(dtype, torch.dtype):
             raise CheckpointError(
                 f"{self._name} contains a tensor of dtype {blob.dtype!r}, which torch does not have. Use another file."
