@@ -58,7 +58,7 @@ def test_actors_follow_placement_options(cluster: TestCluster) -> None:
 def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> None:
     options = RayOptions(resources={"unicorns": 1}, start_timeout=0.5)
     reported = (
-        r"(?s)environment 0 .*requests 1 CPU, 1 unicorns, did not start within 0.5 s; free in the cluster: [0-9]+ CPU"
+        r"(?s)environments 0, 1 .*requests 1 CPU, 1 unicorns, did not start within 0.5 s; free in the cluster: [0-9]+ CPU"
     )
     with pytest.raises(WorkerCrash, match=reported):
         make_pool([FaultyEnv] * 2, "ray", ray_options=options)
