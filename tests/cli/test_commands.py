@@ -322,7 +322,7 @@ def test_invalid_policy_files_raise_one_line(vecrl, tmp_path, content):
         (["CartPole-v1", "--workers", 0], 2, "--workers"),
         (["CartPole-v1", "--backend", "rays"], 2, "Expected backend to be 'serial', 'threads'"),
         (["CartPole-v1", "--envs", 0], 2, "--envs"),
-        (["native::CartPole-v1", "--device", "foo"], 1, "could not be made with device='foo'"),
+        (["native::CartPole-v1", "--device", "foo"], 1, "Expected a device, such as 'cpu' or 'cuda:0', got 'foo'"),
         (["native::CartPole-v1", "--env-arg", "foo=1"], 1, "could not be made with foo=1"),
     ],
 )

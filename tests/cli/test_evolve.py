@@ -174,7 +174,10 @@ def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
         (["evolve", "CartPole-v1", "--network", "Linear(obs_length, 5)"], "got (1, 5)"),
         (["evolve", "CartPole-v1", "--device", "foo"], "got 'foo'"),
         (["evolve", "CartPole-v1", "--env-arg", "foo=1"], "unexpected keyword argument 'foo'"),
-        (["evolve", "native::CartPole-v1", "--device", "foo"], "could not be made with device='foo'"),
+        (
+            ["evolve", "native::CartPole-v1", "--device", "foo"],
+            "Expected a device, such as 'cpu' or 'cuda:0', got 'foo'",
+        ),
         (["evolve", "native::CartPole-v1", "--env-arg", "foo=1"], "could not be made with foo=1"),
         (["evolve", "CartPole-v1", "--max-speed", "-1"], "max_speed above 0"),
         (["evolve", "CartPole-v1", "--stop-at", "nan"], "stop_at to be a finite number or nothing, got nan"),

@@ -57,9 +57,8 @@ def test_actors_follow_placement_options(cluster: TestCluster) -> None:
 @pytest.mark.ray
 def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> None:
     options = RayOptions(resources={"unicorns": 1}, start_timeout=0.5)
-    reported = (
-        r"(?s)environments 0, 1 .*requests 1 CPU, 1 unicorns, did not start within 0.5 s; free in the cluster: [0-9]+ CPU"
-    )
+    requested = "requests 1 CPU, 1 unicorns, did not start within 0.5 s"
+    reported = rf"(?s)environments 0, 1 .*{requested}; free in the cluster: [0-9]+ CPU"
     with pytest.raises(WorkerCrash, match=reported):
         make_pool([FaultyEnv] * 2, "ray", ray_options=options)
     with pytest.raises(ValueError, match=f"Expected address '{cluster.address}'.*got 'localhost:1'"):

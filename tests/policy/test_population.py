@@ -477,7 +477,12 @@ def test_nested_batched_simulators_equal_single_environments():
         (WalkEnv, {"net": "Linear(obs_length, 5)"}, SpaceError, r"got \(1, 5\). Use obs_length and act_length"),
         ("CartPole-v1", {"net": "Linear(obs_length, 1)"}, SpaceError, "from 4 features to 2 outputs"),
         ("native::CartPole-v1", {"net": "Linear(obs_length, 5)"}, SpaceError, "from 4 features to 2 outputs"),
-        ("native::CartPole-v1", {"device": "foo"}, ValueError, "could not be made with device='foo'"),
+        (
+            "native::CartPole-v1",
+            {"device": "foo"},
+            ValueError,
+            "Expected a device, such as 'cpu' or 'cuda:0', got 'foo'",
+        ),
         ("native::CartPole-v1", {"env_kwargs": {"foo": 1}}, ValueError, "could not be made with foo=1: TypeError"),
     ],
 )

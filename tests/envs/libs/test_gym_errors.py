@@ -188,7 +188,7 @@ def with_tuples() -> Any:
 ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, r"'CartPole-v1'\. Give gymnasium\.make"),
     "nothing": (GymWrapper, TypeError, r"None\. Give an environment"),
-    "a class": (lambda: GymWrapper(Plain), TypeError, r"got the class Plain\. Give an object of it"),
+    "a class": (lambda: GymWrapper(Plain), TypeError, r"got the class Plain\. Give an instance: Plain\(\)"),
     "one over TensorDicts": (lambda: GymWrapper(GymEnv("CartPole-v1")), TypeError, "over TensorDicts already"),
     "less than no environment": (lambda: GymEnv("CartPole-v1", num_envs=-1), ValueError, "num_envs .* got -1"),
     "next": (lambda: GymWrapper(named("next")), SpaceError, "other names than 'next'.*Rename"),
