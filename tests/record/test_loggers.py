@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.processes import wait_until
 
 from vecrl.record.loggers import CSVLogger, Logger, get_logger
 from vecrl.record.loggers.base import generate_exp_name
@@ -161,8 +162,8 @@ def test_tensorboard_reads_everything(tmp_path: Path) -> None:
     assert "note/text_summary" in events.Tags()["tensors"]
 
 
-def read_history(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of the history in the file of an offline run: a header of 7 bytes, then records as in LevelDB."""
+def read_records(path: Path) -> Iterator[Any]:
+    """Yields the records in the file of an offline run: a header of 7 bytes, then parts of records as in LevelDB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, position, parts = path.read_bytes(), 7, b""
@@ -172,12 +173,13 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
             position += left_in_block
             continue
         size, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
+        if position + 7 + size > len(data):
+            return
         parts += data[position + 7 : position + 7 + size]
         position += 7 + size
         if kind in (1, 4):  # a whole record, or the last part of one
-            items, parts = Record.FromString(parts).history.item, b""
-            if items:
-                yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+            yield Record.FromString(parts)
+            parts = b""
 
 
 @pytest.mark.loggers
@@ -189,7 +191,10 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run = logger.experiment
     write_everything(logger)
     (records,) = tmp_path.rglob("*.wandb")
-    history = list(read_history(records))
+    # Its process writes the file after `finish` has returned; the last record is that of the end.
+    assert wait_until(lambda: any(record.HasField("exit") for record in read_records(records)))
+    rows = [record.history.item for record in read_records(records) if record.history.item]
+    history = [{i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items} for items in rows]
     actor_losses = [(row["loss/actor/step"], row["loss/actor"]) for row in history if "loss/actor" in row]
     assert actor_losses == [(5, 1.0), (9, 3.0)]
     assert [row["eval/episode/_type"] for row in history if "eval/episode/_type" in row] == ["video-file"]
