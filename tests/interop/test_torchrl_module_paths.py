@@ -48,5 +48,5 @@ def test_names_of_language_models_raise_when_they_are_used() -> None:
     from vecrl.envs.llm.transforms import PolicyVersion
 
     for cls in (ChatEnv, PolicyVersion):
-        with pytest.raises(NotImplementedError, match=f"TorchRL's {cls.__name__}.*vecrl has LLMEnv"):
+        with pytest.raises(NotImplementedError, match=f"TorchRL's {cls.__name__}.*It has LLMEnv"):
             cls()
