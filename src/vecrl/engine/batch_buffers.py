@@ -179,9 +179,8 @@ class BatchBuffers:
 
     def reserve_slot(self) -> int:
         """Returns the index of a slot that `free_slot` does not return any more."""
-        index = len(self.slots) - 1
-        self._result_slots = [i for i in self._result_slots if i != index]
-        return index
+        self._result_slots = self._result_slots[:-1]
+        return len(self.slots) - 1
 
     def free_slot(self) -> int:
         """Returns the index of a free slot, or 0 if none is free. Rows of slot 0 must be copied."""

@@ -6,7 +6,6 @@ It must not know rows or how commands are sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 from ..errors import Failure, OutOfSpecError, SpaceError, failures_to_error, name_ids
 from .pool_options import PoolOptions, Spaces
@@ -59,20 +58,20 @@ def pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSp
     return first_info.observation_space, first_info.action_space
 
 
-def check_distinct_envs(infos: Sequence[WorkerInfo]) -> None:
+def check_distinct_envs(infos: Sequence[WorkerInfo], worker_specs: Sequence[WorkerSpec]) -> None:
     """Raises a `SpaceError` if two rows have one environment, which both would step.
 
     Args:
         infos: what each worker reports about itself.
+        worker_specs: the arguments of the workers.
     """
     first_rows: dict[tuple[int, int], int] = {}
-    starts = accumulate((info.num_envs for info in infos), initial=0)
-    keys = [
-        (start + i, (info.pid, key))
-        for start, info in zip(starts, infos, strict=False)
-        for i, key in enumerate(info.env_ids)
+    rows = [
+        (row, (info.pid, key))
+        for spec, info in zip(worker_specs, infos, strict=True)
+        for row, key in zip(spec.ids, info.env_ids, strict=False)  # a simulator may have no objects
     ]
-    for row, key in keys:
+    for row, key in rows:
         if (first := first_rows.setdefault(key, row)) != row:
             raise SpaceError(
                 f"environment {row}: Expected functions that make a new environment at each call, got the environment "

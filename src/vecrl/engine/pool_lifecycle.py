@@ -86,7 +86,7 @@ class PoolLifecycle:
         infos_by_worker: dict[int, WorkerInfo] = {worker: reply.result for worker, reply in command.replies}
         self.worker_infos = [infos_by_worker[worker] for worker in self._workers]
         self.worker_info = infos_by_worker[0]
-        check_distinct_envs(self.worker_infos)
+        check_distinct_envs(self.worker_infos, worker_specs)
         self.obs_layout, self.action_layout = map(Layout, pool_spaces(infos_by_worker, worker_specs, self._options))
         slots = _NUM_SLOTS if self._options.on_failure == "raise" else _NUM_SLOTS + 1
         self._buffers = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)
@@ -368,12 +368,11 @@ class PoolLifecycle:
         crashed, policy = self._pending.crashed, self._fault_policy
         failures = [crashed[w] for w in workers if w in crashed] if crashed else []
         while failures and policy is not None:
-            handled, failures = failures, policy.handle_idle_failures(failures)
-            if failures:
-                break
-            ids_of = self._pending.ids_of  # other workers may have crashed while those were restarted
-            failures = [crashed[w] for w in workers if w in crashed and policy.alive[list(ids_of([w]))].any()]
-            if any(failure is known for failure in failures for known in handled):
+            known, ids_of = failures, self._pending.ids_of
+            failures = policy.handle_idle_failures(known)
+            # other workers may have crashed while those were restarted
+            failures = failures or [crashed[w] for w in workers if w in crashed and policy.alive[[*ids_of([w])]].any()]
+            if any(failure is other for failure in failures for other in known):  # not handled
                 break
         if failures:
             raise failures_to_error(failures)

@@ -55,9 +55,8 @@ def known_actions(env: SpecContainer, steps: int, actions: Tensor | None) -> Ten
 
 def draw_actions(spec: TensorSpec, count: int) -> Tensor:
     """Returns random actions, `[count, ...]`, the same as from `count` calls of `spec.rand()`."""
-    if (isinstance(spec, Bounded) and spec.is_finite) or isinstance(
-        spec, Categorical | OneHot
-    ):  # one number per element, in the order of the elements
+    # these draw one number per element, in the order of the elements
+    if isinstance(spec, Categorical | OneHot) or (isinstance(spec, Bounded) and spec.is_finite):
         return spec.rand((count,))
     return torch.stack([spec.rand() for _ in range(count)])
 
