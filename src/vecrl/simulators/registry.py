@@ -205,13 +205,19 @@ def explained_arguments(env_name: str, arguments: Mapping[str, Any]) -> Iterator
         yield
     except TypeError as error:  # of a worker, too: a `WorkerError` is also of the class of its cause
         cause = error.__cause__ if isinstance(error, WorkerError) else error
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
-        if unknown is None or unknown[1] not in arguments:
+        unknown = unknown_argument(cause, arguments)
+        if unknown is None:
             raise
         text = str(cause).partition(" was raised from ")[0]  # gymnasium adds all arguments
         raise TypeError(
-            f"Expected arguments of {env_name!r}, got {unknown[1]!r}: {text}. Correct the name, or omit the argument."
+            f"Expected arguments of {env_name!r}, got {unknown!r}: {text}. Correct the name, or omit the argument."
         ) from None
+
+
+def unknown_argument(error: BaseException | None, arguments: Mapping[str, Any]) -> str | None:
+    """Returns the one of the `arguments` that a function does not take, as a `TypeError` of Python says; or None."""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    return unknown[1] if unknown is not None and unknown[1] in arguments else None
 
 
 def _longest_prefix(env_name: str, prefixes: Iterable[str]) -> str:

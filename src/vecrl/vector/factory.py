@@ -7,7 +7,6 @@ simulators that they do not use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -26,7 +25,7 @@ from ..engine.transition import AutoresetMode
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
-from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry
+from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry, unknown_argument
 from ..validation import normalize_device, parse_optional_count
 from .backend_choice import AUTO
 from .checked_simulator import CheckedSimulator
@@ -364,16 +363,16 @@ def make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) ->
     try:
         simulator = entry.make_batch(env_name, num_envs, **kwargs)
     except TypeError as error:
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if unknown is None or unknown[1] not in kwargs:
+        unknown = unknown_argument(error, kwargs)
+        if unknown is None:
             raise
-        if unknown[1] == "infos":
+        if unknown == "infos":
             raise TypeError(
                 f"Expected make_batch of the prefix {entry.prefix!r} to take infos, got a function without it. Define "
                 "make_batch(name, num_envs, *, device=None, infos=True)."
             ) from error
         raise TypeError(
-            f"Expected arguments of {name!r} ({_accepted_arguments(entry.make_batch)}), got {unknown[1]!r}. "
+            f"Expected arguments of {name!r} ({_accepted_arguments(entry.make_batch)}), got {unknown!r}. "
             "Correct the name, or omit the argument."
         ) from error
     if getattr(simulator, "num_envs", num_envs) != num_envs:
