@@ -1,6 +1,8 @@
 """Seeds depend only on the root seed, the environment and the episode."""
 
+import re
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -10,7 +12,17 @@ from hypothesis import strategies as st
 
 from vecrl import classic, convert, seeding
 from vecrl.envs import PendulumEnv, SerialEnv, make_env
-from vecrl.seeding import ListedSeeds, OwnSeeds, SeedSet, SharedSeeds, seed_for, seed_rule, seeds_for, split_seeds
+from vecrl.seeding import (
+    ListedSeeds,
+    OwnSeeds,
+    SeedSet,
+    SharedSeeds,
+    random_seeds,
+    seed_for,
+    seed_rule,
+    seeds_for,
+    split_seeds,
+)
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, make_vector_env
 from vecrl.venv import DummyVectorEnv
 
@@ -30,6 +42,19 @@ def test_seeds_never_change_from_version_to_version():
         245209322,
         396296688,
     ]
+
+
+def test_random_seeds_differ_and_use_all_their_bits():
+    for bits in (31, 63, 64):
+        seeds = random_seeds(500, bits)
+        assert len(set(seeds.tolist())) == 500
+        assert np.bitwise_or.reduce(seeds) == 2**bits - 1
+
+
+def test_entropy_is_drawn_in_one_place():
+    source = Path(seeding.__file__).parent
+    draws = re.compile(r"SeedSequence\(\)|randbits|default_rng\(\)|urandom")
+    assert [path.name for path in source.rglob("*.py") if draws.search(path.read_text())] == ["seeding.py"]
 
 
 def test_neighbouring_seeds_are_uncorrelated():

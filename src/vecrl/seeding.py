@@ -70,6 +70,25 @@ def stream_for(root: int, name: str) -> int:
     return high << 32 | low
 
 
+def random_seeds(count: int, bits: int = 32) -> NDArray[np.uint64]:
+    """Returns seeds `[count]` from the entropy of the operating system, for whatever was given no seed.
+
+    Args:
+        count: how many.
+        bits: 0 <= seed < 2**bits; at most 64.
+    """
+    return np.random.SeedSequence().generate_state(count, np.uint64) >> np.uint64(64 - bits)
+
+
+def random_seed(bits: int = 32) -> int:
+    """Returns one seed, see `random_seeds`.
+
+    >>> 0 <= random_seed(8) < 256
+    True
+    """
+    return int(random_seeds(1, bits)[0])
+
+
 class SeedRule(Protocol):
     """Determines the seed of each episode."""
 
@@ -155,7 +174,7 @@ def seed_rule(seed: int | Sequence[int] | SeedRule | None) -> SeedRule:
     [5, 6]
     """
     if seed is None:
-        return OwnSeeds(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
+        return OwnSeeds(random_seed(64))
     if isinstance(seed, int | np.integer):
         return OwnSeeds(int(_words("seed", seed)[0]))
     if callable(seed):

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.live import Live
 from rich.markup import escape
@@ -19,7 +18,7 @@ from torch import Tensor
 from ..policy.population import OBS_CLIP
 from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
-from ..seeding import seed_for, stream_for
+from ..seeding import random_seed, seed_for, stream_for
 from ..simulators.faster import faster_name
 from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
 from .foreign_code import checked_env_args
@@ -72,7 +71,7 @@ class Evolution:
     def start(cls, options: Options, parent: Path) -> Evolution:
         """Creates a new run in a new folder of `parent`."""
         if options.seed is None:
-            options = replace(options, seed=int(np.random.SeedSequence().generate_state(1)[0]))
+            options = replace(options, seed=random_seed())
         run = cls(options, RunFolder(parent))  # before the folder is created, so that wrong options leave none
         try:
             with deferred_interrupts():  # so that they leave no folder without its files

@@ -20,7 +20,7 @@ from ..policy.flat_spaces import FlatActions
 from ..policy.policy_io import PolicyIO
 from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
-from ..seeding import Numbers, OwnSeeds, seed_for, stream_for
+from ..seeding import Numbers, OwnSeeds, random_seed, seed_for, stream_for
 from ..simulators.registry import find_entry
 from ..simulators.wrapper_bypass import Env
 from .console import INTERRUPTED, SlowNotice, console, status
@@ -84,7 +84,7 @@ class RolloutCommand:
         torch.set_num_threads(threads)
         self.env, self.episodes, self.evaluator_options, self.max_steps = env, episodes, evaluator_options, max_steps
         self.num_envs = min(num_envs, episodes)
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.seed = random_seed() if seed is None else seed
         self.saved_policy = None if policy is None else _load_policy(policy)
 
     def open_log(self, logger: str | None, parent: Path) -> RunLog:

@@ -7,7 +7,6 @@ rows, auto-reset modes or the interfaces above the engine.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
@@ -22,7 +21,7 @@ from ..errors import (
     StepTimeout,
     failures_to_error,
 )
-from ..seeding import seed_for
+from ..seeding import random_seed, seed_for
 from ..validation import check_seed
 from .backends.registry import backend_entry
 from .construction_checks import check_distinct_envs, construction_error, pool_spaces
@@ -50,7 +49,7 @@ class PoolLifecycle:
     def __init__(self, makers: Sequence[tuple[Callable[[], Simulator], int]], options: PoolOptions):
         self._options = options
         self._env_index = env_index = EnvIndex((k for _, k in makers), options.env_id_offset)
-        root = secrets.randbits(64)
+        root = random_seed(64)
         first_ids = env_index.worker_bounds.tolist()
         worker_specs = [
             WorkerSpec(i, first_ids[i], k, make, options.infos, options.check_nan, seed_for(root, i))

@@ -19,7 +19,7 @@ from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..registries import check_name
-from ..seeding import seed_for
+from ..seeding import random_seeds, seed_for
 from ..validation import check_discrete, check_seeds
 from .imports import import_library
 
@@ -105,7 +105,7 @@ class EnvPoolSimulator:
         self.env: Any = None
         self._make_options = {"num_threads": num_threads or 0, **kwargs}
         self._infos = infos
-        self._seeds = np.random.SeedSequence().generate_state(num_envs).tolist()
+        self._seeds = random_seeds(num_envs).tolist()
         self._remakes = [0] * num_envs
         self._all_rows_in_order = np.arange(num_envs, dtype=np.int32).tobytes()
         # rows that EnvPool resets at their next step, and those that the last step has reset

@@ -22,6 +22,7 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..registries import check_name
+from ..seeding import random_seed
 from .gym_factory import RewardInInfo, apply_pixel_wrappers
 from .imports import import_library
 from .legacy_gym import LegacyGymAdapter
@@ -260,7 +261,7 @@ _CRAFTER_REWARDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
 
 def _make_crafter(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
     """Makes a Crafter. Without a seed it would draw one from NumPy's global generator, equal in forked workers."""
-    kwargs.setdefault("seed", int(np.random.SeedSequence().generate_state(1)[0]) % 2**31)
+    kwargs.setdefault("seed", random_seed(31))
     crafter = import_module("crafter")
     return CrafterAdapter(crafter.Env(reward=_CRAFTER_REWARDS[name], **kwargs), render_mode)
 

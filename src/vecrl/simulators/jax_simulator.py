@@ -23,6 +23,7 @@ from gymnasium import spaces
 from ..engine.simulator import Array, BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Layout, Tree
 from ..errors import SpaceError
+from ..seeding import random_seeds
 from ..validation import check_seeds
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
@@ -281,7 +282,7 @@ class JaxSimulator:
         import jax
 
         self._check_obs(self.task.start_shapes[1])
-        keys = jax.vmap(jax.random.PRNGKey)(np.random.SeedSequence().generate_state(self.num_envs))
+        keys = jax.vmap(jax.random.PRNGKey)(random_seeds(self.num_envs).astype(np.uint32))
         state, obs = jax.tree_util.tree_map(
             lambda leaf: np.zeros((self.num_envs, *leaf.shape), leaf.dtype), self.task.start_shapes
         )

@@ -18,6 +18,7 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError, StateError
 from ..registries import check_name
+from ..seeding import random_seed
 from .imports import import_library
 from .wrapper_bypass import EnvReset, EnvStep
 
@@ -90,7 +91,7 @@ class GamePlay:
         if game.get_type().dynamics not in (kinds.SEQUENTIAL, kinds.SIMULTANEOUS):
             raise SpaceError(f"Expected a game of players that take turns or move simultaneously, got {game}.")
         self.game = game
-        self.generator = np.random.default_rng()
+        self.generator = np.random.default_rng(random_seed(64))
         self.state: Any = game.new_initial_state()
 
     def start(self, serialized: str | None = None) -> None:

@@ -20,6 +20,7 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..registries import check_name
+from ..seeding import random_seed
 from .imports import import_library
 from .wrapper_bypass import EnvReset, EnvStep
 
@@ -106,7 +107,7 @@ class ProcgenAdapter(gymnasium.Env[Tree, Tree]):
         self.action_space = Discrete(BUTTONS)
         self._channels_first = channels_first
         self._make = partial(procgen_library().ProcgenGym3Env, 1, name, render_mode=render_mode, **kwargs)
-        self._start(int(np.random.SeedSequence().generate_state(1)[0]))
+        self._start(random_seed(31))
 
     def _start(self, seed: int) -> None:
         self._game: Any = self._make(rand_seed=seed % 2**31)

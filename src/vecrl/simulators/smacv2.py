@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
+from ..seeding import random_seed
 from .agents import AgentsEnv, ByAgent
 from .imports import import_library
 
@@ -187,7 +188,7 @@ def start_agents(
         game_class = library("env.starcraft2.wrapper").StarCraftCapabilityEnvWrapper
         kwargs["capability_config"] = capability_config
     start = partial(_start, game_class, map_name=map_name, **kwargs)
-    first_seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+    first_seed = random_seed() if seed is None else seed
     return SmacAgents(start(first_seed % 2**31), start, render_mode)
 
 

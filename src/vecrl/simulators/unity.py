@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
+from ..seeding import random_seed
 from .agents import AgentsEnv, ByAgent, as_gym, zeros_in
 from .imports import import_library
 
@@ -359,7 +360,7 @@ def start_agents(
     module = player_module()
     path = module.registered_build(name) if registered else name
     start = partial(_start, module.UnityPlayer, path, timeout=timeout, **kwargs)
-    first_seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+    first_seed = random_seed() if seed is None else seed
     return UnityAgents(start(first_seed % 2**31), start if name is not None else None)
 
 

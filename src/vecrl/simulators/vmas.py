@@ -24,7 +24,7 @@ from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..registries import check_name, did_you_mean, nearest
-from ..seeding import seed_for
+from ..seeding import random_seeds, seed_for
 from ..validation import check_seeds, normalize_device
 from .imports import import_library
 from .legacy_gym import as_gymnasium_space
@@ -163,7 +163,7 @@ class VmasSimulator:
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / env.world.dt)}
         self.render_mode = render_mode
         self._infos, self._independent_rows = infos, independent_rows
-        self._seeds = (np.random.SeedSequence().generate_state(self.num_envs, np.uint64) >> np.uint64(1)).tolist()
+        self._seeds = random_seeds(self.num_envs, 63).tolist()
         self._episodes = [0] * self.num_envs
         self._steps = 0
         self._last_obs: dict[str, Tree] | None = None  # of the last step, unless rows have changed since

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +26,7 @@ from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
 from ..errors import OutOfSpecError, PendingError
 from ..random_streams import RandomStreams, seed_streams
-from ..seeding import seed_for, stream_for
+from ..seeding import random_seed, seed_for, stream_for
 from ..validation import parse_count
 from .base import seeds_of
 from .env_fns import split_env_fns
@@ -112,7 +111,7 @@ class RolloutWorkers:
             policy=pickled("policy", policy),
             row_by_row=row_by_row,
             streams="worker" if entry.runs_inline else "policy" if entry.in_process else "process",
-            entropy=secrets.randbits(64),
+            entropy=random_seed(64),
         )
         inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
         makers = [

@@ -6,7 +6,6 @@ workers create them and report their metadata.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, WorkerError
+from ...seeding import random_seed
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
 from ...validation import parse_optional_count
@@ -332,7 +332,7 @@ class BatchedEnv(PoolOwner):
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         if validate_seed(seed) is None:
-            self._apply_seed(secrets.randbits(31), static_seed)
+            self._apply_seed(random_seed(31), static_seed)
             return None
         self.start()
         if self._seed_before_use is not None:

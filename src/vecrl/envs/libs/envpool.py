@@ -6,7 +6,6 @@ reset by their ids before that step. This module must not know environments of o
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ...engine.transition import AutoresetMode
 from ...errors import SpaceError
+from ...seeding import random_seed
 from ...simulators.envpool import envpool_library, names, with_infinite_bounds
 from ...validation import parse_count
 from ..base import EnvBase
@@ -172,7 +172,7 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
 
     def _set_seed(self, seed: int | None) -> None:
         """Makes new environments, since EnvPool takes seeds only then."""
-        self._make_options["seed"] = (secrets.randbits(31) if seed is None else seed) % 2**31  # an int32 in EnvPool
+        self._make_options["seed"] = (random_seed(31) if seed is None else seed) % 2**31  # an int32 in EnvPool
         adapter: Any = self._vector
         if adapter is not None:  # a closed environment uses the seed when it opens
             self._env = adapter.env = envpool_library().make(self.env_name, **self._make_options)

@@ -8,7 +8,6 @@ later are copied. This module must not know other libraries of `envs.libs`.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -24,6 +23,7 @@ from ...engine.backends.waiting import Wait
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError, StateError
 from ...gym_interface import raise_explained
+from ...seeding import random_seed
 from ...simulators.gym_factory import (
     RewardInInfo,
     apply_pixel_wrappers,
@@ -300,7 +300,7 @@ class GymWrapper(GymLikeEnv):
     # -- seeds
 
     def _set_seed(self, seed: int | None) -> None:
-        self._seed = secrets.randbits(31) if seed is None else seed
+        self._seed = random_seed(31) if seed is None else seed
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None

@@ -17,6 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from ...engine.space_layout import Tree
 from ...errors import SpaceError
+from ...seeding import random_seed
 from ...simulators.jax_simulator import JaxTask, as_argument, jax_device, to_torch
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.categorical_base import CategoricalSpec
@@ -99,7 +100,7 @@ class JaxTaskEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         import jax
 
-        seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        seed = random_seed() if seed is None else seed
         self._key: Any = jax.device_put(jax.random.PRNGKey(seed % 2**32), self._jax_device)
 
     @property

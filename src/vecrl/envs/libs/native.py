@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
+from ...seeding import random_seed
 from ...simulators.native import NativeSimulator, make_native
 from ...simulators.native.counter_rng import keys_of
 from ...simulators.native.state import NativeState, env_first
@@ -201,7 +202,7 @@ class NativeEnv(EnvBase):
         return streams
 
     def _set_seed(self, seed: int | None) -> None:
-        self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) if seed is None else seed % 2**64
+        self._seed = random_seed(64) if seed is None else seed % 2**64
         self._reseeded = True
 
     # -- single steps

@@ -7,7 +7,6 @@ know any simulator.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 from ...engine.simulator import BatchSimulator, ResetOptions, SupportsStepWhere
 from ...engine.space_layout import Layout, Tree
 from ...errors import SpaceError
+from ...seeding import random_seed
 from ...simulators.registry import find_entry
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.categorical_base import CategoricalSpec
@@ -247,7 +247,7 @@ class SimulatorEnv(GymLikeEnv):
     # -- seeds, rendering
 
     def _set_seed(self, seed: int | None) -> None:
-        self._seeds = list(seed_chain(int(secrets.randbits(32)) if seed is None else seed, self.numel()))
+        self._seeds = list(seed_chain(random_seed() if seed is None else seed, self.numel()))
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         next_one = super()._apply_seed(seed, static_seed)  # rows get the seeds of single environments in a batch

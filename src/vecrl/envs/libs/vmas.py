@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, lazy_stack
 from torch import Tensor
 
 from ...errors import SpaceError
+from ...seeding import random_seed
 from ...simulators.vmas import VmasSimulator, make_batch, names
 from ...specs import Categorical, Composite, MultiOneHot, OneHot, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
@@ -173,7 +173,7 @@ class VmasWrapper(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
+            seed = random_seed()
         self.simulator.seed([seed + row for row in range(self.simulator.num_envs)])
 
     # -- the rest

@@ -21,6 +21,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
+from ...seeding import random_seeds
 from ...validation import check_discrete, check_seeds, parse_count
 from .array_library import ArrayLibrary, choose_library, to_tensors
 from .counter_rng import keys_of
@@ -99,8 +100,7 @@ class NativeSimulator(TaskRows):
         self._checks_range = self._discrete and (self.can_sync_host() if check_actions is None else check_actions)
         self._action_dtype = torch.int64 if self._discrete else dtype
         self._action_shape = (num_envs, *self.action_space.shape)
-        entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
-        self._keys = self._tensor(keys_of(entropy))
+        self._keys = self._tensor(keys_of(random_seeds(num_envs, 64)))
         self._episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)
         self._rows: NativeState | None = None  # tensors, or NumPy arrays after a step with NumPy
         self._renderer: Any = None
