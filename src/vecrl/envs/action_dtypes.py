@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from ..specs import Composite
-from ..specs.exact_cast import cast_exactly, is_integral
+from ..specs.dtypes import cast_exactly, is_integral
 from .keys import Key
 
 Dtypes = Sequence[tuple[Key, torch.dtype]]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, StackedComposite, TensorSpec
-from ..specs.composite_mapping import entries_of
+from ..specs.composite import entries_of
 from .keys import Key, Prefix, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
 

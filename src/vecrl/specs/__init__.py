@@ -10,11 +10,10 @@ from .base import TensorSpec
 from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
 from .categorical import Binary, Categorical, OneHot
 from .composite import Composite
-from .consolidate import consolidate_spec
 from .multi_categorical import MultiCategorical, MultiOneHot
 from .non_tensor import Choice, NonTensor
 from .space_records import BoxList, CategoricalBox, ContinuousBox
-from .stacked import Stacked, StackedComposite
+from .stacked import Stacked, StackedComposite, consolidate_spec
 
 __all__ = [
     "Binary",

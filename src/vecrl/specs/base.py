@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
 from ..validation import normalize_device
-from .exact_cast import cast_exactly
+from .dtypes import cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 

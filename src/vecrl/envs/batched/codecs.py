@@ -19,8 +19,7 @@ from ...engine.space_layout import Layout, Leaf
 from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
-from ...specs.convert.dtypes import torch_dtype
-from ...specs.exact_cast import cast_exactly, is_integral
+from ...specs.dtypes import cast_exactly, is_integral, torch_dtype
 from ..keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
 from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
-from ...specs.convert.dtypes import numpy_dtype
+from ...specs.dtypes import numpy_dtype
 from ...specs.stacked import stack_specs
 from ..keys import INPUTS, OUTPUTS, Key, join_key
 from .metadata import EnvMetaData

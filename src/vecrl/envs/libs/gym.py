@@ -36,7 +36,7 @@ from ...simulators.gym_factory import (
 from ...snapshot import capture, restore
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
-from ...specs.convert.dtypes import numpy_dtype
+from ...specs.dtypes import numpy_dtype
 from ..aliases import lazy_names
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import UnwrappedGymEnv

@@ -21,7 +21,7 @@ from ...seeding import random_seed
 from ...simulators.jax_simulator import JaxTask, as_argument, jax_device, to_torch
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.categorical_base import CategoricalSpec
-from ...specs.convert.dtypes import torch_dtype
+from ...specs.dtypes import torch_dtype
 from ..base import EnvBase
 from ..keys import FLAGS
 from ..spec_store import Device

@@ -9,7 +9,7 @@ import torch
 
 from ...simulators.gymnasium_plugins import PLUGINS, names
 from ...specs import TensorSpec, Unbounded
-from ...specs.convert.dtypes import torch_dtype
+from ...specs.dtypes import torch_dtype
 from .gym import GymEnv, GymWrapper
 from .gym_backends import AvailableEnvs
 

@@ -18,7 +18,7 @@ from ...simulators.agents import AgentFlags, ByAgent, ParallelAgents, group_by_n
 from ...simulators.gym_factory import read_frame
 from ...specs import Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
-from ...specs.convert.dtypes import numpy_dtype, torch_dtype
+from ...specs.dtypes import numpy_dtype, torch_dtype
 from ..gym_like import fast_encoder
 from ..keys import FLAGS
 from ..library_env import LibraryEnv

@@ -14,7 +14,7 @@ import torch
 from ...errors import SpaceError
 from .. import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, NonTensor, OneHot, TensorSpec, Unbounded
 from ..base import Device
-from .dtypes import scalar_if_uniform, torch_dtype
+from ..dtypes import scalar_if_uniform, torch_dtype
 
 
 def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> TensorSpec:

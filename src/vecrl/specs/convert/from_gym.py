@@ -27,8 +27,8 @@ from .. import (
     Unbounded,
 )
 from ..base import Device
+from ..dtypes import scalar_if_uniform, torch_dtype
 from ..non_tensor import Sampler
-from .dtypes import scalar_if_uniform, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)

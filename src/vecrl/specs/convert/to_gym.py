@@ -24,8 +24,8 @@ from .. import (
     TensorSpec,
     Unbounded,
 )
-from ..composite_mapping import entries_of
-from .dtypes import numpy_dtype
+from ..composite import entries_of
+from ..dtypes import numpy_dtype
 
 Space = spaces.Space[Any]
 
