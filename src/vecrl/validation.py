@@ -6,11 +6,14 @@ This module must import nothing of vecrl except `errors`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import SpaceError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def normalize_device(device: Any) -> Any:
@@ -22,6 +25,24 @@ def normalize_device(device: Any) -> Any:
     ('cpu', 'cuda:1')
     """
     return "cpu" if str(device).partition(":")[0] == "cpu" else device
+
+
+def parse_device(device: torch.device | str | int) -> torch.device:
+    """Returns a device of torch, that of a CPU without an index.
+
+    Raises:
+        SpaceError: there is no such kind of device.
+
+    >>> parse_device("cpu:0")
+    device(type='cpu')
+    """
+    import torch
+
+    try:
+        return torch.device(normalize_device(device))
+    except (RuntimeError, TypeError) as error:
+        hint = " A shape of several dimensions is a tuple." if isinstance(device, int) else ""
+        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', got {device!r:.80}.{hint}") from error
 
 
 def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:

@@ -16,7 +16,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from ..specs.base import device_of
+from ..validation import parse_device
 from .array_rollout import draw_actions
 from .done_flags import rows_done
 from .fast_paths import overrides_bypassed
@@ -111,7 +111,7 @@ def rollout(
     length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
     reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    device = None if storing_device is None else device_of(storing_device)
+    device = None if storing_device is None else parse_device(storing_device)
     step_buffer = _StepBuffer(env, (max_steps, length_is_known), contiguous, out)
 
     def on_step(data: TensorDictBase) -> None:

@@ -16,8 +16,9 @@ from torch import nn
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec
-from ..specs.base import device_of, foreign_spec_hint
+from ..specs.base import foreign_spec_hint
 from ..specs.shape_ops import as_size
+from ..validation import parse_device
 from .construction import EnvMeta
 from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key, split_key
 
@@ -148,7 +149,7 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
 
     def __init__(self, device: Device, batch_size: Sequence[int] | int | None, locked: bool):
         super().__init__()
-        self._device = None if device is None else device_of(device)
+        self._device = None if device is None else parse_device(device)
         self._batch_size = as_size(() if batch_size is None else batch_size)
         self._lock_after_init = locked
         self._specs: dict[str, Composite]

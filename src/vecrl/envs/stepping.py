@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ..errors import ClosedError, SpaceError, VecrlError
 from ..snapshot import Stateful
-from ..specs.base import device_of
-from ..validation import check_seed
+from ..validation import check_seed, parse_device
 from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
 from .compiled_steps import CompiledSteps
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
@@ -442,7 +441,7 @@ class SteppedEnv(CompiledSteps, Stateful, RandomActions):
 
     def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs, outputs and specs to another device and returns the environment."""
-        self._device = device_of(device)
+        self._device = parse_device(device)
         for name, spec in list(self._specs.items()):
             self._set_full(name, spec)
         return super().to(self._device)

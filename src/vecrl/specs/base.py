@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from ..validation import normalize_device
+from ..validation import parse_device
 from .dtypes import cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
@@ -24,22 +24,9 @@ from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_m
 Device = torch.device | str | int | None
 
 
-def device_of(device: torch.device | str | int) -> torch.device:
-    """Returns the device with this name; that of a CPU has no index.
-
-    Raises:
-        SpaceError: there is no such kind of device.
-    """
-    try:
-        return torch.device(normalize_device(device))
-    except RuntimeError as error:
-        hint = " A shape of several dimensions is a tuple." if isinstance(device, int) else ""
-        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', got {device!r}.{hint}") from error
-
-
 def as_device(device: Device) -> torch.device:
     """Returns `device` as a `torch.device`: torch's default for None, the current index for "cuda" without one."""
-    device = device_of(torch.get_default_device() if device is None else device)
+    device = parse_device(torch.get_default_device() if device is None else device)
     if device.type == "cuda" and device.index is None:  # pyright: ignore[reportUnnecessaryComparison]
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -1,7 +1,4 @@
-"""Reads devices, and copies many NumPy arrays to one in one transfer, because each transfer has a fixed launch cost.
-
-This module must not know environments.
-"""
+"""Copies many NumPy arrays to one in one transfer, because each transfer has a fixed launch cost."""
 
 from __future__ import annotations
 
@@ -12,23 +9,9 @@ import numpy as np
 import torch
 
 from ..engine.space_layout import Tree
-from ..errors import SpaceError
-from ..validation import normalize_device
 from .arrays import convert_to_torch
 
 _ALIGN = 64  # bytes: enough for every dtype and for vectorized loads
-
-
-def parse_device(device: torch.device | str | None) -> torch.device | None:
-    """Returns a device of torch, that of a CPU without an index; None for None.
-
-    Raises:
-        SpaceError: there is no such kind of device.
-    """
-    try:
-        return None if device is None else torch.device(normalize_device(device))
-    except (RuntimeError, TypeError) as error:
-        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', got {device!r:.80}. Correct it.") from error
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:

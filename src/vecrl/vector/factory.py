@@ -26,10 +26,9 @@ from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry, unknown_argument
-from ..validation import normalize_device, parse_optional_count
+from ..validation import normalize_device, parse_device, parse_optional_count
 from .backend_choice import AUTO
 from .checked_simulator import CheckedSimulator
-from .device_transfer import parse_device
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
 from .trees import map_tree
 
@@ -357,7 +356,7 @@ def make_simulator(entry: Entry, env_name: str, num_envs: int, **kwargs: Any) ->
     """Calls `make_batch` of an entry and explains what is wrong with its arguments or its result."""
     assert entry.make_batch is not None
     name = f"{entry.prefix}::{env_name}"
-    if "device" in kwargs:
+    if kwargs.get("device") is not None:
         parse_device(kwargs["device"])
         kwargs["device"] = normalize_device(kwargs["device"])
     try:

@@ -23,11 +23,11 @@ from ..engine.transition import AutoresetMode, Transition
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
-from ..validation import check_seed, parse_optional_count
+from ..validation import check_seed, parse_device, parse_optional_count
 from .arrays import convert_from_torch
 from .backend_choice import resolve_backend
 from .base import BaseVectorEnv, Facts, seeds_of
-from .device_transfer import parse_device, to_device
+from .device_transfer import to_device
 from .env_fns import env_fn_list, split_env_fns
 from .reset_masks import LatestObs, split_options
 from .trees import map_tree
@@ -100,7 +100,7 @@ class SyncVectorEnv(BaseVectorEnv):
     ):
         self.closed = True  # until the pool exists
         self._num_episodes = parse_optional_count("num_episodes", num_episodes)
-        self._device = parse_device(device)
+        self._device = None if device is None else parse_device(device)
         self._empty_info = empty_info
         _require_same_step(observation_mode, autoreset_mode)
         env_makers = env_fn_list(env_makers)

@@ -18,8 +18,7 @@ from ...engine.env_index import Ids
 from ...engine.pool import Pool
 from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
-from ...specs.base import device_of
-from ...validation import parse_optional_count
+from ...validation import parse_device, parse_optional_count
 from ..base import EnvBase
 from ..spec_store import is_defined
 from .autograd_graphs import Graphs
@@ -177,7 +176,7 @@ class PoolOwner(EnvBase):
 
     def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs and outputs to another device. Returns the environment."""
-        self._requested_device = device_of(device)
+        self._requested_device = parse_device(device)
         return super().to(device)
 
     # -- attributes and states of the environments

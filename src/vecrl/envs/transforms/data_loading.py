@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...specs import Composite
-from ...specs.base import device_of
-from ...validation import check_choice, parse_optional_count
+from ...validation import check_choice, parse_device, parse_optional_count
 from ..spec_inference import make_composite_from_td
 from .primer import TensorDictPrimer
 
@@ -224,7 +223,7 @@ class DataLoadingPrimer(TensorDictPrimer):
         self.repeats = parse_optional_count("repeats", repeats) or 1
         if not callable(stack_method):
             check_choice("stack_method", stack_method, _STACK_METHODS, " Or give a function.")
-        queue = RowQueue(dataloader, dataloader_factory, self.repeats, None if device is None else device_of(device))
+        queue = RowQueue(dataloader, dataloader_factory, self.repeats, None if device is None else parse_device(device))
         loader_size = getattr(queue.loader, "batch_size", None)
         size = loader_size if batch_size is None else batch_size
         shape = torch.Size(([size] if size else []) if size is None or isinstance(size, int) else size)

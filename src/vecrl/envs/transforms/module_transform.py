@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch.types import Device
 
 from ...specs import Composite, TensorSpec
-from ...specs.base import device_of
+from ...validation import parse_device
 from ..keys import FLAGS, Key, split_key
 from .base import Transform
 from .function_transform import OutputTransform
@@ -70,7 +70,7 @@ class ModuleTransform(OutputTransform):
         self.module: Any = module_factory() if module_factory is not None else module
         self.no_grad = no_grad
         self.inverse = inverse
-        self.device = None if device is None else device_of(device)
+        self.device = None if device is None else parse_device(device)
         if self.device is not None:
             self.module.to(self.device)
         self._spec_changes: dict[str, SpecChange] = {
