@@ -1,11 +1,14 @@
 """vecrl: any simulator behind batches of tensors.
 
-`import vecrl` loads no subpackage: each is imported when it is first used, as in `vecrl.vector.make_vector_env(...)`.
+A subpackage is imported when it is first used, as in `vecrl.vector.make_vector_env(...)`. `import vecrl` loads only
+`vecrl.interop`, which registers vecrl's classes with another library when a program has imported both.
 """
 
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from . import interop
 
 if TYPE_CHECKING:
     from . import (
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
         engine,
         envs,
         errors,
-        interop,
         policy,
         record,
         running_stats,

@@ -5,8 +5,6 @@ Wrappers of other libraries are imported on first use.
 
 from typing import TYPE_CHECKING, Any
 
-from ..interop.peer_imports import after_import
-from ..interop.torchrl import register_adapters, register_envs
 from . import aliases, transforms
 from .base import EnvBase, upper_modules
 from .batched import (
@@ -155,5 +153,3 @@ upper_modules.update(
 
 __getattr__ = aliases.lazy_names(__name__)
 aliases.install()
-after_import("torchrl.envs", register_envs)
-after_import("torchrl.envs", register_adapters)

@@ -4,8 +4,6 @@ A spec declares shape, dtype, device and domain of a tensor (or another value). 
 them, and converts them from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
 """
 
-from ..interop.peer_imports import after_import
-from ..interop.torchrl import register_specs
 from .base import TensorSpec
 from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
 from .categorical import Binary, Categorical, OneHot
@@ -37,5 +35,3 @@ __all__ = [
     "UnboundedDiscrete",
     "consolidate_spec",
 ]
-
-after_import("torchrl.data", register_specs)
