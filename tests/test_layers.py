@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ OPTIONAL = {
     "rich",
     "tensordict",
     "typer",
+}
+
+
+# Book 2, TensorDicts: what needs the extra `tensordict`. Names end before a dot.
+BOOK_2 = (
+    *("vecrl.specs", "vecrl.envs", "vecrl.record"),
+    *("vecrl.testing.envs", "vecrl.testing.independent_rows", "vecrl.testing.transforms"),
+)
+# Above both books. `testing.batch_simulators` tests a simulator in all dialects.
+ABOVE = (
+    *("vecrl.convert", "vecrl.interop", "vecrl.cli", "vecrl.__main__"),
+    *("vecrl.classic.conversions", "vecrl.testing.batch_simulators"),
+)
+# Modules that import each other; to become empty
+CIRCLES = {
+    *("vecrl.simulators.foreign", "vecrl.simulators.gym_factory", "vecrl.simulators.gymnasium"),
+    *("vecrl.envs.transforms.compose", "vecrl.envs.transforms.function_transform"),
 }
 
 
@@ -90,17 +108,128 @@ def test_importing_vecrl_loads_no_optional_packages(module: str) -> None:
     assert not _imported_modules(f"import {module}") & (OPTIONAL - {"tensordict"})
 
 
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Returns the import statements of a module, those in functions included, except those for types alone."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _statements(node.orelse)
+        else:
+            yield from _statements(ast.iter_child_nodes(node))
+
+
+def _targets(module: str, path: Path, statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """Returns the names that a statement imports: of each, what is imported from, and the full name."""
+    if isinstance(statement, ast.Import):
+        yield from ((alias.name, alias.name) for alias in statement.names)
+    else:
+        package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+        above = package[: len(package) - statement.level + 1] if statement.level else []
+        base = ".".join([*above, *([statement.module] if statement.module else [])])
+        yield from ((base, f"{base}.{alias.name}") for alias in statement.names)
+
+
+def _module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def _imports(path: Path) -> Iterator[str]:
     """Returns the full names of the modules that a file imports; for its own package, with the imported names."""
-    package = ("vecrl", *path.relative_to(SOURCE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            actual = base.partition(".")[0] == "vecrl"
-            yield from (f"{base}.{alias.name}" if actual else base for alias in node.names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for base, full in _targets(_module_of(path), path, node):
+                yield full if base.partition(".")[0] == "vecrl" else base
+
+
+@cache
+def _graph() -> dict[str, set[str]]:
+    """Returns the modules of vecrl that each module of it imports, also within functions.
+
+    Not counted are imports for types alone, and names that a package imports at the first access, by text.
+    """
+    paths = {_module_of(path): path for path in SOURCE.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = [name for node in _statements([ast.parse(path.read_text())]) for name in _targets(module, path, node)]
+        found = {full if full in paths else base for base, full in names}
+        graph[module] = (found & paths.keys()) - {module}
+    return graph
+
+
+def _in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """Returns the nodes from which a path leads back to them."""
+
+    def is_reachable(node: str) -> bool:
+        seen, waiting = set(), [*graph[node]]
+        while waiting:
+            other = waiting.pop()
+            if other not in seen:
+                seen.add(other)
+                waiting += graph.get(other, ())
+        return node in seen
+
+    return {node for node in graph if is_reachable(node)}
+
+
+def _book(module: str) -> int:
+    """Returns 1 or 2, or 3 for what is above both books."""
+    for number, names in ((3, ABOVE), (2, BOOK_2)):
+        if any(f"{module}.".startswith(f"{name}.") for name in names):
+            return number
+    return 3 if module == "vecrl" else 1
+
+
+def test_book_1_imports_neither_book_2_nor_what_is_above_it() -> None:
+    """And book 2 imports nothing that is above both."""
+    edges = [(module, other) for module, imported in _graph().items() for other in imported]
+    assert len(edges) > 1000
+    assert [f"{module} imports {other}" for module, other in edges if _book(module) < _book(other)] == []
+
+
+def test_each_part_of_a_book_exists() -> None:
+    assert {*BOOK_2, *ABOVE} <= _graph().keys()
+
+
+def test_no_modules_import_each_other() -> None:
+    """Imports in functions are counted, those for types alone are not."""
+    assert _in_circles(_graph()) == CIRCLES
+
+
+def test_no_packages_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, imported in _graph().items():
+        package = ".".join(module.split(".")[:2])
+        graph.setdefault(package, set()).update(".".join(other.split(".")[:2]) for other in imported)
+    for package, others in graph.items():
+        others.discard(package)
+    assert _in_circles(graph) == set()
+
+
+def test_the_graph_counts_imports_in_functions_and_not_those_for_types() -> None:
+    code = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import for_types
+else:
+    import otherwise
+def function():
+    if True:
+        from .. import module
+"""
+    found = [ast.unparse(node) for node in _statements([ast.parse(code)])]
+    assert found == ["from typing import TYPE_CHECKING", "import otherwise", "from .. import module"]
+    assert _in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == {"b", "c"}
+    assert [*map(_book, ("vecrl", "vecrl.envs.base", "vecrl.envs_of", "vecrl.testing", "vecrl.convert"))] == [
+        3,
+        2,
+        1,
+        1,
+        3,
+    ]
+    statement = ast.parse("from ..engine import pool").body[0]
+    assert [*_targets("vecrl.venv.base", Path("base.py"), statement)] == [("vecrl.engine", "vecrl.engine.pool")]
 
 
 def _disallowed_imports(folder: str, allowed: tuple[str, ...], libraries: set[str]) -> list[str]:
@@ -154,14 +283,10 @@ def test_engine_imports_arrays_and_spaces_only() -> None:
         assert _disallowed_imports(path, own, libraries | {"ray"}) == []
 
 
-# What `specs/__init__.py` and `envs/__init__.py` import to be registered with TorchRL
-HOOKS = ("vecrl.interop.peer_imports.after_import", "vecrl.interop.torchrl")
-
-
 def test_specs_import_tensors_and_spaces_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "gymnasium"}
     for path in sorted((SOURCE / "specs").iterdir()):
-        below = ("vecrl.specs", "vecrl.errors", "vecrl.validation", *(HOOKS if path.stem == "__init__" else ()))
+        below = ("vecrl.specs", "vecrl.errors", "vecrl.validation")
         assert _disallowed_imports(f"specs/{path.name}", below, libraries) == []
 
 
@@ -188,8 +313,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
-            hooks = HOOKS if path.stem == "__init__" else ()
-            assert _disallowed_imports(f"envs/{path.name}", (*below, *hooks), libraries) == []
+            assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl.registries", "vecrl._utils")

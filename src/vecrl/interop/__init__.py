@@ -1,8 +1,8 @@
 """Parts that let vecrl's classes be used by other libraries, its *peers*. vecrl depends on none of them.
 
 This package never imports a peer by itself: what it does about a peer happens when a program has imported that peer.
-`import vecrl` imports this module, which waits for packages of vecrl and of a peer. When a program has imported both, in
-any order, it registers the classes of one with the other.
+`import vecrl` imports this module, which waits for packages of vecrl and of a peer. When a program has imported both,
+in any order, it registers the classes of one with the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparisons that the suites share."""
+"""Comparisons of arrays and errors that the suites share."""
 
 from __future__ import annotations
 
@@ -6,37 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import torch
-from tensordict import TensorDictBase
 
 from ..engine.space_layout import Tree
 
-T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 Arrays = dict[str, np.ndarray]
 SEEDS = 11, 5, 2**31
-
-
-def assert_equal_tensordicts(first: TensorDictBase, second: TensorDictBase, where: str, tolerance: float = 0.0) -> None:
-    """Raises AssertionError unless both have the same entries with equal values; NaN equals NaN.
-
-    Args:
-        where: begins the message.
-        tolerance: by how much numbers may differ, absolute and relative.
-    """
-    keys = {str(key) for key in first.keys(include_nested=True, leaves_only=True)}
-    others = {str(key) for key in second.keys(include_nested=True, leaves_only=True)}
-    assert keys == others, f"{where}: only one of them has {sorted(keys ^ others)}"
-    for key in first.keys(include_nested=True, leaves_only=True):
-        one, other = first.get(key), second.get(key)
-        same = torch.equal(one, other) or torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
-        assert same, f"{where}: {key} is {one} and {other}"
-
-
-def seeded(seed: int, function: Callable[..., T], *args: object) -> T:
-    """Returns `function(*args)`, called after `torch.manual_seed(seed)`."""
-    torch.manual_seed(seed)
-    return function(*args)
 
 
 def error_of(kind: type[E], function: Callable[..., object], *args: object) -> E:

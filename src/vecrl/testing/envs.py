@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from ..envs import EnvBase, SerialEnv, check_env_specs
-from .comparisons import assert_equal_tensordicts, seeded
+
+T = TypeVar("T")
 
 
 class EnvConformance:
@@ -160,3 +163,25 @@ class EnvConformance:
         env = self.make()
         env.close()
         env.close()
+
+
+def assert_equal_tensordicts(first: TensorDictBase, second: TensorDictBase, where: str, tolerance: float = 0.0) -> None:
+    """Raises AssertionError unless both have the same entries with equal values; NaN equals NaN.
+
+    Args:
+        where: begins the message.
+        tolerance: by how much numbers may differ, absolute and relative.
+    """
+    keys = {str(key) for key in first.keys(include_nested=True, leaves_only=True)}
+    others = {str(key) for key in second.keys(include_nested=True, leaves_only=True)}
+    assert keys == others, f"{where}: only one of them has {sorted(keys ^ others)}"
+    for key in first.keys(include_nested=True, leaves_only=True):
+        one, other = first.get(key), second.get(key)
+        same = torch.equal(one, other) or torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+        assert same, f"{where}: {key} is {one} and {other}"
+
+
+def seeded(seed: int, function: Callable[..., T], *args: object) -> T:
+    """Returns `function(*args)`, called after `torch.manual_seed(seed)`."""
+    torch.manual_seed(seed)
+    return function(*args)

@@ -20,7 +20,8 @@ from torch import Tensor
 from ..envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
 from ..envs.keys import Key
 from ..envs.transforms import Compose, Transform, TransformedEnv
-from .comparisons import assert_equal_tensordicts, error_of, seeded
+from .comparisons import error_of
+from .envs import assert_equal_tensordicts, seeded
 from .independent_rows import IndependentRowsEnv
 
 Ids = Sequence[int] | int

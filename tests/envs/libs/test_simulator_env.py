@@ -29,7 +29,7 @@ from vecrl.errors import SpaceError
 from vecrl.simulators import registry
 from vecrl.simulators.native import make_native
 from vecrl.testing import EnvConformance
-from vecrl.testing.comparisons import assert_equal_tensordicts, seeded
+from vecrl.testing.envs import assert_equal_tensordicts, seeded
 from vecrl.vector import BatchedVectorEnv
 
 N = 3
