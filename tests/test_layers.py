@@ -13,7 +13,7 @@ import vecrl
 
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
 # the files that may import Ray
-RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
+RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "session")}
 STDLIB_MODULES = set(sys.stdlib_module_names)
 OPTIONAL = {
     "brax",

@@ -16,7 +16,7 @@ from benchmarks.fault_envs import FaultEnv, fault_runs
 from benchmarks.implementation import RunFactory
 from benchmarks.stopwatch import starts
 from vecrl.engine.backends.registry import BackendName
-from vecrl.engine.backends.waiting import Wait
+from vecrl.engine.backends.worker_options import Wait
 from vecrl.simulators.mujoco import make_batch
 from vecrl.vector import BatchedVectorEnv, VectorEnv
 

@@ -16,7 +16,7 @@ from tests.fixtures.foreign import PYTHONS, foreign_pool, old_env, python_path
 from vecrl.engine.backends import protocol
 from vecrl.engine.backends.foreign_worker import environment, plain_data, worker
 from vecrl.engine.backends.interpreters import find_python
-from vecrl.engine.backends.plain_replies import parse_plain_reply
+from vecrl.engine.backends.protocol import parse_plain_reply
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import ResetKeywords
 from vecrl.engine.worker import Op

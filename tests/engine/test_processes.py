@@ -17,8 +17,9 @@ from tests.fixtures.faulty_envs import FaultyEnv
 from tests.fixtures.gym_envs import counting
 from tests.fixtures.pools import make_pool
 
-from vecrl.engine.backends.pickling import modules_in
-from vecrl.engine.backends.waiting import Wait, spin_seconds
+from vecrl.engine.backends.protocol import spin_seconds
+from vecrl.engine.backends.worker_options import Wait
+from vecrl.engine.backends.worker_programs import modules_in
 from vecrl.engine.pool import Pool
 from vecrl.errors import WorkerCrash
 from vecrl.vector import VectorEnv

@@ -15,7 +15,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.ray_cluster import TestCluster
 from tests.fixtures.scripts import Script
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.backends.worker_options import RayOptions
 from vecrl.engine.pool import Pool
 from vecrl.engine.worker import Command, Op
 from vecrl.errors import WorkerCrash

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.faulty_envs import FaultyEnv
 from tests.fixtures.pools import make_pool
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.backends.worker_options import RayOptions
 from vecrl.errors import VersionError
 
 

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 from tests.fixtures.gym_envs import SPACES
 
-from vecrl.engine.backends.ray_cluster.row_codec import RowCodec
+from vecrl.engine.backends.ray_cluster.worker import RowCodec
 from vecrl.engine.batch_buffers import BatchBuffers
 from vecrl.engine.space_layout import Layout
 from vecrl.engine.worker import Command, Op

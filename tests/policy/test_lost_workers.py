@@ -16,7 +16,7 @@ from tests.fixtures.ray_cluster import TestCluster
 from tests.fixtures.walk_envs import WalkEnv
 
 from vecrl.engine.backends.processes import ProcessBackend
-from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.backends.worker_options import RayOptions
 from vecrl.errors import WorkerCrash, WorkerError
 from vecrl.policy.population import PopulationEvaluator
 

@@ -16,10 +16,8 @@ import numpy as np
 
 from ..errors import PendingError, failures_to_error
 from ..validation import check_length
-from .backends.ray_cluster.options import RayOptions
 from .backends.registry import BackendName
-from .backends.waiting import Wait
-from .backends.worker_options import StartMethod
+from .backends.worker_options import RayOptions, StartMethod, Wait
 from .env_access import EnvAccess
 from .env_index import Ids
 from .pending import PendingCommand

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName
-from ..engine.backends.waiting import Wait
+from ..engine.backends.worker_options import RayOptions, Wait
 from ..engine.pool_options import PoolOptions
 from ..engine.simulator import BatchSimulator
 from ..errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures

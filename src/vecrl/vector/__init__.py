@@ -7,7 +7,7 @@ gymnasium's.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..engine.backends.ray_cluster.options import RayOptions
+from ..engine.backends.worker_options import RayOptions
 from ..engine.transition import AutoresetMode
 from ..simulators.availability import available
 from ..simulators.registry import Entry, find_entry, known_prefixes, register, unregister

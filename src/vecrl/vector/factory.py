@@ -16,9 +16,8 @@ from typing import Any
 import gymnasium
 import torch
 
-from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
-from ..engine.backends.waiting import Wait
+from ..engine.backends.worker_options import RayOptions, Wait
 from ..engine.simulator import BatchSimulator
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode

@@ -13,10 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName
-from ..engine.backends.waiting import Wait
-from ..engine.backends.worker_options import StartMethod
+from ..engine.backends.worker_options import RayOptions, StartMethod, Wait
 from ..engine.env_index import Ids
 from ..engine.infos import Info, InfoDict
 from ..engine.pool import Pool

@@ -18,8 +18,7 @@ from ...random_streams import seed_streams
 from ..batch_buffers import BatchBuffers
 from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
-from .protocol import ReplyCodec, read_command, remove_unpicklable, write_all
-from .waiting import spin
+from .protocol import ReplyCodec, read_command, remove_unpicklable, spin, write_all
 
 
 @dataclass(slots=True)

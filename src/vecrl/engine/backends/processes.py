@@ -1,7 +1,7 @@
 """Runs each worker in a process, with one pipe for commands, one for replies, and the rows in shared memory.
 
 The caller polls the replies and the exit statuses of all workers together, so it detects a crash as fast as a reply.
-All workers end with the caller. This module must not know what the operations do.
+All workers end with the caller.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from ..space_layout import Layout
 from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
-from .forkserver_client import ForkserverClient
 from .process_worker import ProcessContext
-from .waiting import spin_seconds
-from .worker_connection import WorkerConnection
+from .protocol import spin_seconds
+from .worker_connection import ForkserverClient, WorkerConnection
 from .worker_options import WorkerOptions
 from .worker_programs import program_for
 

@@ -2,27 +2,39 @@
 
 A command is a header of 16 bytes, its rows, and pickled extra arguments. A reply is a header of 8 bytes and a
 pickled `WorkerReply`. Most steps need only the headers, since everything else is in the batch buffers. If all infos are
-numbers, their structured array is pickled once and then sent as raw bytes. This module must not know what the
-operations do.
+numbers, their structured array is pickled once and then sent as raw bytes. If workers
+run on another interpreter, they send plain data instead of pickles.
+
+This module also reads, writes and waits for pipes.
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import pickle
+import select
 import struct
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cloudpickle
 import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
-from ...errors import SerializationError, pickle_exceptions, unpickle_exceptions
+from ... import errors
+from ...cores import num_cores
+from ...errors import Failure, SerializationError, pickle_exceptions, unpickle_exceptions
 from ..infos import InfoBatch, Infos
-from ..worker import Command, Op, WorkerReply, describe_failure
-from .plain_replies import parse_plain_reply
+from ..space_layout import AnySpace
+from ..worker import Command, Op, WorkerInfo, WorkerReply, describe_failure
+from .foreign_worker.plain_data import loads
+from .worker_options import Wait
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, size of the extra in bytes
 REPLY = struct.Struct("<II")  # seq, size of the rest in bytes
@@ -221,3 +233,93 @@ def write_all(fd: int, data: bytes) -> None:
     sent = os.write(fd, data)
     while sent < len(data):
         sent += os.write(fd, memoryview(data)[sent:])
+
+
+# -- replies in plain data ------------------------------------------------------------------------
+
+
+def parse_plain_reply(body: bytes) -> WorkerReply:
+    """Returns the reply that a worker on another interpreter has sent."""
+    reply = loads(body, _make)
+    failures = [_failure(*values) for values in reply.get("failures", ())]
+    result: Any = reply.get("result")
+    if isinstance(result, list):  # of a call: one pickle for each environment
+        items: list[bytes | None] = result
+        result = [None if item is None else loads(item, _make) for item in items]
+    elif result is not None:
+        result = WorkerInfo(**result)
+    infos, final_infos = Infos(dicts=reply.get("infos")), Infos(dicts=reply.get("final_infos"))
+    return WorkerReply(infos=infos, final_infos=final_infos, failures=failures, result=result)
+
+
+def _failure(
+    ids: list[int], command: str, text: str, trace: str, worker: int, pid: int, step: int, class_name: str
+) -> Failure:
+    """Returns a failure; its exception is one of the same class if that is vecrl's or built in, else None."""
+    exception = None
+    cls: object = getattr(errors, class_name, getattr(builtins, class_name, None))
+    if isinstance(cls, type) and issubclass(cls, BaseException):
+        try:
+            exception = cls(text.partition(": ")[2])
+        except TypeError:  # it needs other arguments
+            exception = None
+    return Failure(tuple(ids), command, text, trace, worker, pid, step, exception)
+
+
+def _make(kind: str, *values: Any) -> AnySpace | EnvSpec | None:
+    """Makes a space, or the spec of an environment, from its description."""
+    if kind == "space":
+        name, *arguments = values
+        return _SPACES[name](*arguments)
+    env_id, max_episode_steps = values
+    try:
+        return EnvSpec(env_id, max_episode_steps=max_episode_steps)
+    except Exception:  # gymnasium does not accept the name
+        return None
+
+
+def _box(low: np.ndarray, high: np.ndarray, shape: tuple[int, ...], dtype: str) -> AnySpace:
+    return spaces.Box(low, high, shape, np.dtype(dtype).type)
+
+
+def _discrete(n: int, start: int) -> AnySpace:
+    return spaces.Discrete(n, start=start)
+
+
+def _multi_discrete(nvec: np.ndarray, dtype: str) -> AnySpace:
+    return spaces.MultiDiscrete(nvec, dtype=np.dtype(dtype).type)
+
+
+def _dict(items: Sequence[tuple[str, AnySpace]]) -> AnySpace:
+    return spaces.Dict(dict(items))
+
+
+_SPACES: dict[str, Callable[..., AnySpace]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": spaces.MultiBinary,
+    "Dict": _dict,
+    "Tuple": spaces.Tuple,
+}
+
+
+# -- waiting for a pipe: asleep, or polling it for a while before ----------------------------------
+# To wake a sleeping process can take longer than a step of eight environments. A process that polls lets others run
+# after every poll.
+
+_SPIN_S = {"sleep": 0.0, "auto": 1e-4, "spin": 2e-2}
+_yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+def spin_seconds(wait: Wait, num_workers: int) -> float:
+    """Returns for how many seconds to poll before sleeping: 0 if there are more workers than cores."""
+    return _SPIN_S[wait] if num_workers <= num_cores() else 0.0
+
+
+def spin(poll: select.poll, seconds: float) -> Sequence[tuple[int, int]]:
+    """Polls for up to `seconds`, and returns the descriptors that are ready, with their events."""
+    end = time.monotonic() + seconds
+    while not (ready := poll.poll(0)) and time.monotonic() < end:
+        _yield_core()
+    return ready

@@ -15,10 +15,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ...engine.backends.ray_cluster.options import RayOptions
 from ...engine.backends.registry import BackendName, backend_entry
-from ...engine.backends.waiting import Wait
-from ...engine.backends.worker_options import parse_start_method
+from ...engine.backends.worker_options import RayOptions, Wait, parse_start_method
 from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
 from ...engine.transition import Transition

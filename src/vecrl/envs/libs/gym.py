@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.backends.waiting import Wait
+from ...engine.backends.worker_options import Wait
 from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError, StateError
 from ...gym_interface import raise_explained

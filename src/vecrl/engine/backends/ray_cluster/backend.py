@@ -2,7 +2,7 @@
 
 A command is one call with one block of bytes (which includes the actions). Its reply is one object of Ray's store
 (which includes the rows), and is copied into the caller's batch buffers. The caller waits for all calls at once. Ray
-ends the calls of a crashed actor with an error. This module must not know what the operations do.
+ends the calls of a crashed actor with an error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from ...space_layout import Layout
 from ...worker import Command, Op, WorkerReply, WorkerSpec
 from .. import forkserver
 from ..base import Reply
-from ..pickling import pickle_specs, pickle_worker_spec
 from ..process_worker import ConstructPayload
 from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_reply
-from ..worker_options import WorkerOptions
-from .options import RayOptions
-from .placement import RayPlacement
-from .row_codec import RowCodec
-from .session import RaySession
+from ..worker_options import RayOptions, WorkerOptions
+from ..worker_programs import pickle_specs, pickle_worker_spec
+from .session import RayPlacement, RaySession
+from .worker import RowCodec
 
 _FIRST_POLL_S = 0.02  # seconds to wait for the awaited workers only, which is faster, before all are polled
 # prefixes of environment variables that Ray sets for each worker, or that have no effect in a running process
