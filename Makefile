@@ -72,7 +72,7 @@ test-main: .venv/.ready
 	$(BIN)/python tools/simulator_table.py .scratch/main --check
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/unity_player.py \
 		--ignore=src/vecrl/interop/sb3.py --ignore=src/vecrl/interop/torchrl \
-		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
+		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend session)
 
 # Compiled functions of JAX are kept, since each test compiles the same ones. The tests print the table of all simulators.
 test-simulators: .venv-simulators/.ready

@@ -335,7 +335,7 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
     base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.validation")
-    below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.single_env")
+    below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.factory")
     below = (*below, "vecrl.simulators.roboschool", "vecrl.gym_interface")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):

@@ -8,7 +8,7 @@ from gymnasium.vector.utils import batch_space
 
 from vecrl.engine.space_layout import Layout
 from vecrl.errors import SpaceError
-from vecrl.policy.flat_spaces import FlatActions, FlatObservations
+from vecrl.policy.policy_io import FlatActions, FlatObservations
 
 SPACES = [
     Box(-1, 1, (3,)),

@@ -11,7 +11,7 @@ from vecrl.engine.backends.registry import register_backend, unregister_backend
 from vecrl.engine.backends.serial import SerialBackend
 from vecrl.errors import SpaceError, WorkerError
 from vecrl.vector import SyncVectorEnv, VectorEnv, make_vector_env
-from vecrl.vector.backend_choice import faster_backend, seconds_per_step
+from vecrl.vector.env_fns import faster_backend, seconds_per_step
 
 
 class _Slow(gymnasium.Env[Any, Any]):

@@ -13,8 +13,8 @@ from tests.fixtures.equality import assert_same
 from tests.fixtures.gym_envs import EchoEnv, counting, echoes, ones
 
 from vecrl.errors import WorkerError
-from vecrl.vector import SyncVectorEnv, VectorEnv, device_transfer
-from vecrl.vector.device_transfer import copy_to_device, to_device
+from vecrl.vector import SyncVectorEnv, VectorEnv, arrays
+from vecrl.vector.arrays import copy_to_device, to_device
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
 
@@ -231,7 +231,7 @@ def test_calls_use_one_transfer(monkeypatch):
     """The observations, rewards, flags and infos of a call are moved in one transfer."""
     changed = []
     monkeypatch.setattr(
-        device_transfer,
+        arrays,
         "copy_to_device",
         lambda arrays, device: changed.append(len(arrays)) or copy_to_device(arrays, device),
     )

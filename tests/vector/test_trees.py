@@ -19,7 +19,7 @@ from vecrl.testing import BatchSimulatorConformance
 from vecrl.testing.comparisons import same_tree
 from vecrl.vector import BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv, make_vector_env
 from vecrl.vector.base import batch_space
-from vecrl.vector.single_env import make_single_env
+from vecrl.vector.factory import make_single_env
 from vecrl.vector.trees import map_tree
 from vecrl.venv.simulator_pool import BatchedVenv
 

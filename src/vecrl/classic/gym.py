@@ -98,7 +98,7 @@ class GymEnv(BaseEnv):
     def _make_env(self) -> Any:
         if SEPARATOR not in self.env_name:
             return make(self._id(), self._library, **self._make_kwargs)
-        from ..vector.single_env import make_single_env  # it needs torch
+        from ..vector.factory import make_single_env
 
         return make_single_env(self.env_name, **self._make_kwargs)
 

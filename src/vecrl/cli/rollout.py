@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
 from ..policy.evaluation.settings import Evaluation
-from ..policy.flat_spaces import FlatActions
-from ..policy.policy_io import PolicyIO
+from ..policy.policy_io import FlatActions, PolicyIO
 from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import Numbers, OwnSeeds, random_seed, seed_for, stream_for

@@ -7,6 +7,7 @@ actions = policy(observations)          # [256, 4] -> [256, 2], one network per 
 
 from ..errors import NetParsingError
 from .batched_kernels import batched_forward, register_batched
+from .evaluation.settings import AliveBonus, alive_bonus
 from .functional import (
     ModuleExpectingFlatParameters,
     count_parameters,
@@ -14,14 +15,24 @@ from .functional import (
     make_functional_module,
     parameter_vector,
 )
-from .layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round, Slice
+from .layers import (
+    LSTM,
+    RNN,
+    Apply,
+    Bin,
+    Clip,
+    FeedForwardNet,
+    LocomotorNet,
+    MultiLayered,
+    Round,
+    Slice,
+    StructuredControlNet,
+)
 from .network_language import str_to_net
-from .networks import FeedForwardNet, LocomotorNet, StructuredControlNet
 from .obs_norm import ObsNormLayer, RunningNorm, RunningStat
 from .policy import Policy
 from .population import Evaluation, PopulationEvaluator
 from .population_search import PopulationSearch
-from .reward_shaping import AliveBonus, alive_bonus
 
 __all__ = [
     "LSTM",

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import layers, networks
+from . import layers
 from .functional import Hidden, Output, call_with
-from .layers import apply_in_sequence, lstm_gates
-from .networks import sinusoids
+from .layers import apply_in_sequence, lstm_gates, sinusoids
 
 BatchedForward = Callable[..., Output]
 Parameters = Mapping[str, Tensor]
@@ -248,11 +247,11 @@ class BatchedLSTM(BatchedRecurrent):
         return y.unsqueeze(1), state
 
 
-@register_batched(networks.LocomotorNet)
+@register_batched(layers.LocomotorNet)
 class BatchedLocomotorNet:
     """The `LocomotorNet` of all members."""
 
-    def __init__(self, module: networks.LocomotorNet, parameters: Parameters):
+    def __init__(self, module: layers.LocomotorNet, parameters: Parameters):
         self.linear = batched_forward(module.linear, child_parameters(parameters, "linear"))
         self.amplitudes, self.frequencies = parameters["amplitudes"], parameters["frequencies"]
         self.phases = parameters["phases"]
@@ -272,7 +271,7 @@ def child_parameters(parameters: Parameters, child: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): p for name, p in parameters.items() if name.startswith(prefix)}
 
 
-STATELESS = {nn.Linear, nn.LayerNorm, networks.FeedForwardNet, networks.StructuredControlNet, *ELEMENTWISE}
+STATELESS = {nn.Linear, nn.LayerNorm, layers.FeedForwardNet, layers.StructuredControlNet, *ELEMENTWISE}
 """Types that never return a state, so that a chain of them need not check for states."""
 
 
@@ -325,8 +324,8 @@ def _multi_layered(module: layers.MultiLayered, parameters: Parameters) -> Batch
     )
 
 
-@register_batched(networks.FeedForwardNet)
-def _feed_forward(module: networks.FeedForwardNet, parameters: Parameters) -> BatchedForward:
+@register_batched(layers.FeedForwardNet)
+def _feed_forward(module: layers.FeedForwardNet, parameters: Parameters) -> BatchedForward:
     steps: list[BatchedForward] = []
     for i, (layer, activation) in enumerate(zip(module.linears, module.activations, strict=True)):
         vmapped = activation if module.is_elementwise[i] else torch.func.vmap(torch.func.vmap(activation))
@@ -334,7 +333,7 @@ def _feed_forward(module: networks.FeedForwardNet, parameters: Parameters) -> Ba
     return SequentialForward(steps)
 
 
-@register_batched(networks.StructuredControlNet)
-def _structured(module: networks.StructuredControlNet, parameters: Parameters) -> BatchedForward:
+@register_batched(layers.StructuredControlNet)
+def _structured(module: layers.StructuredControlNet, parameters: Parameters) -> BatchedForward:
     linear_forward = batched_forward(module.linear, child_parameters(parameters, "linear"))
     return SumForward(linear_forward, batched_forward(module.nonlinear, child_parameters(parameters, "nonlinear")))

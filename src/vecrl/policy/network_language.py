@@ -25,13 +25,13 @@ from typing import Any
 from torch import nn
 
 from ..errors import NetParsingError
-from . import layers, networks
+from . import layers
 
 VECRL_LAYERS: dict[str, type[nn.Module]] = {
     cls.__name__: cls
     for cls in (
         *(layers.Apply, layers.Bin, layers.Clip, layers.Round, layers.Slice, layers.RNN, layers.LSTM),
-        *(networks.FeedForwardNet, networks.StructuredControlNet, networks.LocomotorNet),
+        *(layers.FeedForwardNet, layers.StructuredControlNet, layers.LocomotorNet),
     )
 }
 ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {

@@ -33,11 +33,10 @@ from ..vector.factory import make_vector_env
 from ..vector.torch_wrapper import TorchWrapper
 from ..vector.vector_env import EnvFn
 from .evaluation.executors import RETRY_ADVICE, DeviceExecutor, PoolExecutor
-from .evaluation.settings import Evaluation, EvaluationSettings, FitnessRules
+from .evaluation.settings import AliveBonus, Evaluation, EvaluationSettings, FitnessRules
 from .obs_norm import ObsNormLayer, RunningNorm
 from .policy import Policy
 from .policy_io import PolicyIO
-from .reward_shaping import AliveBonus
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
 ObsLayer = Callable[[Tensor], Tensor]
@@ -48,7 +47,7 @@ Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 class PopulationEvaluator:
     """Evaluates populations of policies in environments that it keeps between calls.
 
-    Environments may have any spaces, also nested ones: `vecrl.policy.flat_spaces` converts them to features and from
+    Environments may have any spaces, also nested ones: `vecrl.policy.policy_io` converts them to features and from
     outputs. Members act in lock step, and finished members cost no more time. Results depend on the parameters, the
     seed, the sizes and the number of earlier calls; they do not depend on the backend, the number of workers or their
     timing.

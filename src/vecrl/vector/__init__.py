@@ -13,8 +13,7 @@ from ..simulators.availability import available
 from ..simulators.registry import Entry, find_entry, known_prefixes, register, unregister
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
-from .rollout import Rollout
-from .rollout_workers import RolloutWorkers
+from .rollout import Rollout, RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ from operator import itemgetter
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.backends.worker_options import RayOptions, Wait
+from ..engine.infos import InfoDict
 from ..engine.simulator import BatchSimulator
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode
@@ -26,8 +28,8 @@ from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry, unknown_argument
 from ..validation import normalize_device, parse_device, parse_optional_count
-from .backend_choice import AUTO
 from .checked_simulator import CheckedSimulator
+from .env_fns import AUTO
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
 from .trees import map_tree
 
@@ -299,8 +301,7 @@ def _make_single(
         _reject_without_num_envs(**workers, **options, **modes, backend=is_given, wait=wait != "auto")
         with explained_arguments(f"{entry.prefix}::{env_name}", kwargs):
             return entry.env_fn(env_name, **kwargs)()
-    from .episode_infos import SyncVectorEnvWithEpisodes, VectorEnvWithEpisodes
-    from .sync_env import SyncVectorEnv
+    from .sync_env import SyncVectorEnv, SyncVectorEnvWithEpisodes, VectorEnvWithEpisodes
     from .vector_env import VectorEnv
 
     if mode is not AutoresetMode.SAME_STEP and (given := _given(**options)):
@@ -403,3 +404,49 @@ def _one_of(name: str, value: Any, other_name: str, other_value: Any) -> Any:
     if value is not None and other_value is not None:
         raise ValueError(f"Expected {name} or {other_name}, which mean the same, got both. Give one of them.")
     return other_value if value is None else value
+
+
+class TensorToNumpyWrapper(gymnasium.Wrapper):
+    """Wraps a single environment with tensors, or trees of them, into one with arrays and numbers in their place."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, InfoDict]:
+        """Resets the environment and returns the observation as an array, and the info."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return map_tree(_to_numpy, obs), info
+
+    def step(self, action: Tree) -> tuple[Tree, float, bool, bool, InfoDict]:
+        """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
+        obs, reward, terminated, truncated, info = self.env.step(map_tree(torch.as_tensor, action))
+        return map_tree(_to_numpy, obs), float(reward), bool(terminated), bool(truncated), info
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.numpy(force=True)
+
+
+def make_single_env(env_name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Makes one environment of any registered simulator, with NumPy arrays and without auto-reset.
+
+    Args:
+        env_name: a name as `make_vector_env` takes it; without a prefix it is gymnasium's.
+        kwargs: arguments of the simulator.
+
+    Raises:
+        ValueError: the prefix is unknown.
+        SpaceError: the prefix was registered with a maker for `make_vector_env` only.
+
+    >>> env = make_single_env("native::CartPole-v1")
+    >>> observation, info = env.reset(seed=1)
+    >>> observation.shape, env.step(0)[1:4]
+    ((4,), (1.0, False, False))
+    """
+    entry, name = find_entry(env_name)
+    if entry.env_fn is not None:
+        with explained_arguments(env_name, kwargs):
+            return entry.env_fn(name, **kwargs)()
+    if entry.make_batch is not None:
+        return TensorToNumpyWrapper(SingleEnvOfBatch(make_simulator(entry, name, 1, **kwargs)))
+    raise SpaceError(
+        f"Expected a prefix that was registered with env_fn or make_batch, got {entry.prefix!r}, which has only a "
+        "maker of vector environments. Register one of the two."
+    )

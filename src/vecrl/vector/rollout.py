@@ -1,18 +1,37 @@
-"""`Rollout`: the trajectories of several environments, recorded step by step, or joined from the parts of workers.
+"""`Rollout`: the trajectories of several environments; `RolloutWorkers`: workers that collect them.
 
-This module must not know how environments are stepped, nor how actions are chosen.
+If the caller steps the environments, every observation and every action passes through one process, which limits the
+number of steps per second. Workers of `RolloutWorkers` step their environments with their copies of the policy; only
+parameters are sent to workers, and only trajectories are sent back.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
+import cloudpickle
 import numpy as np
 
+from ..engine.backends.registry import BackendName, backend_entry
+from ..engine.pool_options import OnFailure, PoolOptions
+from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, LeafRows, Tree
 from ..engine.transition import Transition
+from ..errors import OutOfSpecError, PendingError
+from ..random_streams import RandomStreams, seed_streams
+from ..seeding import random_seed, seed_for, stream_for
+from ..validation import parse_count
+from .base import seeds_of
+from .env_fns import split_env_fns
+from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
+from .vector_env import EnvFn
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +166,313 @@ def rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Tree]:
     """Returns the leaves of selected rows of a tree."""
     leaves = layout.split(tree)
     return [leaf[rows] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in rows) for leaf in leaves]
+
+
+PolicyFn = Callable[[Tree], Tree]
+"""Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
+_GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
+_ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
+
+
+class RolloutWorkers:
+    """n environments in workers, each of which steps its environments with a copy of one policy.
+
+    If the policy treats each row independently and draws no random numbers, rollouts are bit for bit equal to those of
+    a `VectorEnv` in same-step mode that the caller steps, on every backend and for any number of workers.
+
+    A policy may draw from the global generators of `random`, NumPy and torch: every worker has separate random streams,
+    which a seed makes reproducible. With the same number of workers, rollouts of the same seed are then equal on every
+    backend; with `row_by_row=True`, also for any number of workers. (Environments should draw from generators of each
+    environment, as gymnasium's do: results of those that draw from global ones differ between threads and processes.)
+
+    A policy with its own generators should have a method `seed(seed)`, since all copies would otherwise draw the same
+    numbers. It is called with a different number in each worker, when the worker starts and at each seeded reset.
+    Rollouts of such a policy always depend on the number of workers.
+
+    >>> import gymnasium
+    >>> def upright(obs):
+    ...     return (obs[:, 2] > 0).astype(np.int64)
+    >>> with RolloutWorkers([lambda: gymnasium.make("CartPole-v1")] * 4, upright, backend="serial") as workers:
+    ...     workers.reset(seed=1)
+    ...     rollout = workers.rollout(50)
+    >>> rollout.obs.shape, rollout.reward.sum(), len(rollout.ends)
+    ((50, 4, 4), np.float64(200.0), 3)
+
+    Args:
+        env_fns: n functions, each of which makes an environment.
+        policy: returns the actions for a batch of observations, NumPy arrays `[k, ...]`. Each worker has a copy of it,
+            pickled by value. To take new parameters it needs a method `set_parameters` or, as torch's modules have,
+            `load_state_dict`.
+        backend: "processes", "threads", "serial" or "ray".
+        num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
+            cores.
+        seed: the seed of the first `reset` if that gets none; None takes entropy from the operating system.
+        row_by_row: whether to call the policy once per environment, with a batch of 1 and with random streams for each
+            environment. A step then takes as many policy calls as there are environments.
+        on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
+            that crashes always raises `WorkerCrash`, and `reset` replaces it.
+        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
+            `step_timeout` (for a whole rollout), see `vecrl.engine.Pool`.
+
+    Raises:
+        WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
+        SerializationError: the policy cannot be pickled, or a factory cannot be sent to a worker process.
+        ValueError: an argument is out of its range.
+        OutOfSpecError: the spaces of the environments differ.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[EnvFn],
+        policy: PolicyFn,
+        *,
+        backend: BackendName = "processes",
+        num_workers: int | None = None,
+        seed: int | Sequence[int | None] | None = None,
+        row_by_row: bool = False,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
+        **pool_options: Any,
+    ):
+        entry = backend_entry(backend)
+        parts = split_env_fns(env_fns, backend, num_workers)
+        self._worker_bounds = [0, *itertools.accumulate(count for _, count in parts)]
+        self.num_envs = self._worker_bounds[-1]
+        seeds_of(seed, self.num_envs)
+        self._seed = seed  # None after the first reset
+        make_worker = partial(
+            _RolloutWorker,
+            policy=pickled("policy", policy),
+            row_by_row=row_by_row,
+            streams="worker" if entry.runs_inline else "policy" if entry.in_process else "process",
+            entropy=random_seed(64),
+        )
+        inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
+        makers = [
+            (partial(make_worker, make, count, replace(inner, env_id_offset=start)), count)
+            for (make, count), start in zip(parts, self._worker_bounds, strict=False)
+        ]
+        self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
+        self._needs_reset = False  # whether the last call did not complete
+        self._workers = RemoteWorkerGroup(makers, PoolOptions(backend=backend, **pool_options), _ADVICE)
+        [spaces, *other_spaces] = self._workers.call_all("spaces")
+        for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
+            if spaces_of_other != spaces:
+                self._workers.close()
+                raise OutOfSpecError(
+                    f"Expected the spaces {spaces} of environment 0 in all environments, but environment {start} has "
+                    f"{spaces_of_other}. Give them the same spaces."
+                )
+        self.single_observation_space, self.single_action_space = spaces
+
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+        """Resets every environment.
+
+        Args:
+            seed: None continues the random streams of the environments and the policy. An int seeds environment i with
+                seed + i, and the policy with streams derived from it. A sequence contains one seed per environment;
+                the policy's streams are derived from all of them.
+
+        Raises:
+            WorkerError: environments or workers failed. Call `reset` again: it replaces workers that crashed or do not
+                reply.
+        """
+        seed = self._seed if seed is None else seed
+        seeds = seeds_of(seed, self.num_envs)
+        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._worker_bounds)]
+        root = None if seeds is None or not any(s is not None for s in seeds) else _root_of(seeds)
+        if self._needs_reset and not self._workers.pool.closed:
+            self._recover()
+        self._call_all("reset_envs", [(part, root) for part in parts])
+        self._seed = None
+
+    def _recover(self) -> None:
+        """Makes all workers ready for a call, with the same policy parameters."""
+        self._workers.recover()
+        self._call_all("reload_policy", [(self._parameters,)] * len(self._workers.counts))
+
+    def _call_all(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        self._needs_reset = True
+        results = self._workers.call_all(name, arguments)
+        self._needs_reset = False
+        return results
+
+    def set_parameters(self, parameters: object) -> None:
+        """Sets the parameters of every copy of the policy, with its `set_parameters` or `load_state_dict`.
+
+        Raises:
+            SerializationError: the parameters cannot be pickled.
+            WorkerError: the policy has neither method, or rejects the parameters; `reset` restores the previous ones.
+        """
+        self._require_reset()
+        pickled_parameters = pickled("parameters", parameters)
+        self._call_all("load_parameters", [(pickled_parameters,)] * len(self._workers.counts))
+        self._parameters = pickled_parameters
+
+    def _require_reset(self) -> None:
+        if self._needs_reset and not self._workers.pool.closed:
+            raise PendingError("Expected the last call to have completed, but it did not. Call reset().")
+
+    def rollout(self, steps: int, parameters: object = None) -> Rollout:
+        """Steps all environments with the policy and returns the trajectories; calls `reset()` first if needed.
+
+        Args:
+            steps: T, at least 1.
+            parameters: new parameters, used from now on, see `set_parameters`.
+
+        Raises:
+            WorkerError: an environment or the policy raised, or a worker crashed or timed out; call `reset`.
+            PendingError: the last call failed, and `reset` was not called since.
+        """
+        self._require_reset()
+        steps = parse_count("steps", steps)
+        if parameters is not None:
+            self.set_parameters(parameters)
+        if self._seed is not None:
+            self.reset()
+        parts: list[Rollout] = self._call_all("collect", [(steps,)] * len(self._workers.counts))
+        layouts = Layout(self.single_observation_space), Layout(self.single_action_space)
+        return concat_rollouts(parts, self._worker_bounds, *layouts)
+
+    def close(self) -> None:
+        """Closes every environment and stops every worker; later calls have no effect."""
+        self._workers.close()
+
+    def __enter__(self) -> RolloutWorkers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        pool = self._workers.pool
+        kind = f"backend={pool.backend_name!r}, num_workers={pool.num_workers}"
+        return f"{type(self).__name__}(num_envs={self.num_envs}, {kind})"
+
+
+class _RolloutWorker(RemoteWorker):
+    """The environments of one worker, and its copy of the policy.
+
+    Args:
+        row_by_row: whether the policy is called once per environment, with random streams for each environment.
+        streams: which code of a worker uses seeded random streams: "process" (all code, since the process has only
+            this worker), "worker" (all code, one worker after another) or "policy" (only the policy, since workers are
+            threads).
+        entropy: the seed of a policy with its own generators, until `reset` gets a seed.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Simulator],
+        count: int,
+        options: PoolOptions,
+        *,
+        policy: bytes,
+        row_by_row: bool,
+        streams: Literal["process", "worker", "policy"],
+        entropy: int,
+    ):
+        super().__init__(make, count, options)
+        self._pickled_policy = policy
+        self._policy: PolicyFn = cloudpickle.loads(policy)
+        self._obs: Tree = None
+        self._ids = range(options.env_id_offset, options.env_id_offset + count)
+        self._row_by_row = row_by_row
+        self._streams = streams
+        self._worker_streams: AbstractContextManager[object] = nullcontext()
+        self._policy_streams: list[RandomStreams] = []
+        self._seed_policy(seed_for(entropy, self._ids[0]))
+
+    def reset_envs(self, seeds: Sequence[int | None] | None, root: int | None = None) -> None:
+        """Resets the environments; a `root` seeds the random streams too."""
+        if root is not None:
+            self._seed_streams(root)
+        with self._worker_streams:
+            self._obs = self.pool.reset(seeds).obs
+
+    def _seed_streams(self, root: int) -> None:
+        buffer = seed_for(root, self._ids[0])
+        if self._streams == "process":
+            seed_streams(buffer)
+        elif self._streams == "worker":
+            self._worker_streams = RandomStreams(buffer)
+        if self._row_by_row:
+            self._policy_streams = [RandomStreams(seed_for(stream_for(root, "rows"), i)) for i in self._ids]
+        elif self._streams == "policy":
+            self._policy_streams = [RandomStreams(buffer)]
+        self._seed_policy(buffer)
+
+    def _seed_policy(self, seed: int) -> None:
+        self._policy_seed = seed
+        if callable(reseed := getattr(self._policy, "seed", None)):
+            reseed(seed)
+
+    def _act(self, obs: Tree) -> Tree:
+        """Returns the actions for the observations of all environments."""
+        action_layout, count = self.pool.action_layout, self.pool.num_envs
+        if not self._row_by_row:
+            actions = _arrays(self._call_policy(obs, *self._policy_streams))
+            return action_layout.build(_batch(action_layout, actions, count))
+        obs_layout, parts = self.pool.obs_layout, []
+        for row in range(count):
+            row_obs = obs_layout.build(rows_of(obs_layout, obs, np.array([row])))
+            actions = _arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1]))
+            parts.append(_batch(action_layout, actions, 1))
+        return concat_leaves(parts, action_layout, 0)
+
+    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Tree:
+        if streams is None:
+            return self._policy(obs)
+        with _GLOBAL_STREAMS_LOCK, streams:
+            return self._policy(obs)
+
+    def reload_policy(self, parameters: bytes | None) -> None:
+        """Replaces the policy by a new copy, and loads the parameters if there are any."""
+        self._policy = cloudpickle.loads(self._pickled_policy)
+        self._seed_policy(seed_for(self._policy_seed, 1))
+        if parameters is not None:
+            self.load_parameters(parameters)
+
+    def load_parameters(self, parameters: bytes) -> None:
+        """Loads new parameters. (The bytes come from the process that made this worker, not from a file or network.)"""
+        load: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
+        if load is None:
+            kind = type(self._policy).__name__
+            raise TypeError(f"Expected a policy with set_parameters or load_state_dict, got {kind}, which has neither.")
+        load(cloudpickle.loads(parameters))
+
+    def collect(self, steps: int) -> Rollout:
+        """Steps the environments and returns their trajectories."""
+        if self._obs is None:
+            self.reset_envs(None)
+        with self._worker_streams:
+            return self._play(steps)
+
+    def _play(self, steps: int) -> Rollout:
+        recorder = RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
+        for _ in range(steps):
+            action = self._act(self._obs)
+            transition = self.pool.step(action, reset_done=True)
+            obs, self._obs = self._obs, transition.obs
+            recorder.record(obs, action, transition)
+        return recorder.rollout(self._obs)
+
+
+def _root_of(seeds: Sequence[int | None]) -> int:
+    """Returns the root of the policy's random streams: a hash of all environments' seeds."""
+    return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
+
+
+def _arrays(actions: Tree) -> Tree:
+    """Converts torch tensors in actions to arrays; other values are returned unchanged."""
+    if isinstance(actions, dict):
+        return {key: _arrays(value) for key, value in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_arrays(value) for value in actions)
+    return actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
+
+
+def _batch(layout: Layout, actions: Tree, rows: int) -> list[Any]:
+    """Returns the leaves of actions in the dtypes in which they are recorded, so that these are the ones played."""
+    leaves = zip(layout.batch(actions, rows), layout.leaves, strict=True)
+    return [values if leaf.dtype is None else np.asarray(values, leaf.dtype) for values, leaf in leaves]

@@ -1,8 +1,7 @@
 """`SyncVectorEnv`: environments over arrays, auto-reset in the same step, and an optional episode limit.
 
 It has what neuroevolution needs: it counts episodes, stops stepping environments that have finished theirs, merges
-infos without masks, and can return results on a device. This module must not know how environments are stepped: the
-engine does that.
+infos without masks, and can return results on a device.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ from ..engine.infos import InfoDict, Infos, copy_nested
 from ..engine.pool import Pool
 from ..engine.simulator import Array
 from ..engine.space_layout import Layout, Leaf, Tree
-from ..engine.transition import AutoresetMode, Transition
+from ..engine.transition import AutoresetMode, GymStep, Transition
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
 from ..validation import check_seed, parse_device, parse_optional_count
-from .arrays import convert_from_torch
-from .backend_choice import resolve_backend
+from .arrays import convert_from_torch, to_device
 from .base import BaseVectorEnv, Facts, seeds_of
-from .device_transfer import to_device
-from .env_fns import env_fn_list, split_env_fns
+from .env_fns import env_fn_list, resolve_backend, split_env_fns
 from .reset_masks import LatestObs, split_options
 from .trees import map_tree
-from .vector_env import AnyEnv, ObservationMode
+from .vector_env import AnyEnv, ObservationMode, VectorEnv
 
 Step = tuple[Array, Array, Array, Array, InfoDict]
 _NO_SEED = object()
@@ -382,3 +379,29 @@ def _as_array(values: list[Any]) -> Any:
         return values
     array = np.array(values)
     return values if array.dtype == object else array
+
+
+class SyncVectorEnvWithEpisodes(SyncVectorEnv):
+    """A `SyncVectorEnv` with `episode` (`r`, `l`) and `_episode` in its infos, unless these are empty."""
+
+    def _infos(self, transition: Transition) -> InfoDict:
+        info = super()._infos(transition)
+        return info if self._empty_info else info | _episode_info(transition, self.num_envs)
+
+
+class VectorEnvWithEpisodes(VectorEnv):
+    """A `VectorEnv` with `episode` (`r`, `l`) and `_episode` in its infos."""
+
+    def _results(self, transition: Transition) -> GymStep:
+        obs, reward, terminated, truncated, info = super()._results(transition)
+        return obs, reward, terminated, truncated, info | _episode_info(transition, self.num_envs)
+
+
+def _episode_info(transition: Transition, num_envs: int) -> InfoDict:
+    """Returns the entries of the environments in which an episode ended, 0 for others; `{}` if there are none."""
+    episodes = transition.episodes
+    if not len(episodes.ids):
+        return {}
+    returns, lengths, mask = np.zeros(num_envs), np.zeros(num_envs, np.int64), np.zeros(num_envs, bool)
+    returns[episodes.ids], lengths[episodes.ids], mask[episodes.ids] = episodes.returns, episodes.lengths, True
+    return {"episode": {"r": returns, "l": lengths}, "_episode": mask}

@@ -25,9 +25,8 @@ from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, g
 from ..errors import SpaceError, WorkerError
 from ..snapshot import Stateful
 from ..validation import check_length
-from .backend_choice import resolve_backend
 from .base import Facts, seeds_of, state_facts
-from .env_fns import env_fn_list, split_env_fns
+from .env_fns import env_fn_list, resolve_backend, split_env_fns
 from .reset_masks import LatestObs, split_options
 
 AnyEnv = gymnasium.Env[Any, Any]

@@ -10,9 +10,8 @@ synchronously or asynchronously.
 """
 
 from .base import BaseVectorEnv
-from .running_mean_std import RunningMeanStd
 from .vector_envs import DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from .wrappers import VectorEnvNormObs, VectorEnvWrapper
+from .wrappers import RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
 
 __all__ = [
     "BaseVectorEnv",

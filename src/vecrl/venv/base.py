@@ -1,12 +1,11 @@
 """`BaseVectorEnv`: steps or resets any subset of environments by id, with or without waiting for the others.
 
-Names and behavior are Tianshou's; a `Pool` does the work, and `result_format` formats the results. This module must not
-know how environments are stepped, nor torch.
+Names and behavior are Tianshou's; a `Pool` does the work, and `result_format` formats the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -15,14 +14,18 @@ from gymnasium import spaces
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.env_access import InvokeKind
+from ..engine.pool import Pool
+from ..engine.pool_options import Spaces
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
+from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
+from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
+from ..validation import check_seconds
 from ..vector.base import seeds_of
-from ..vector.env_fns import env_fn_list
-from .pool_factory import check_waiting, make_pool
+from ..vector.env_fns import env_fn_list, split_env_fns
 from .result_format import NO_TUPLES, Obs, ResultFormatter
 
 Id = int | Sequence[int] | np.ndarray | None
@@ -408,3 +411,29 @@ class WorkerView:
                 f"{type(self._envs).__name__} are in other processes. Use get_env_attr(name, {self._env_id})."
             )
         return self._envs.get_env_attr("step", self._env_id)[0].__self__
+
+
+def make_pool(
+    env_fns: Sequence[Any], backend: BackendName, num_workers: int, trust_spaces: bool, options: Mapping[str, Any]
+) -> Pool:
+    """Returns a pool of the environments, which may have different spaces; arguments as of `BaseVectorEnv`."""
+    makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
+    return Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **options)
+
+
+def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> Spaces:
+    """Returns the spaces for the batch buffers: those that the spaces of all workers share."""
+    actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
+    return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
+
+
+def check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> bool:
+    """Returns whether steps are asynchronous with these arguments.
+
+    Raises:
+        ValueError: one of them is invalid.
+    """
+    if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
+        raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
+    check_seconds("timeout", timeout)
+    return timeout is not None or (wait_num is not None and wait_num < env_num)
