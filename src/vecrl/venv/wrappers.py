@@ -176,7 +176,7 @@ def _forward(name: str) -> None:
 
 for _name in ("is_async", "wait_num", "timeout", "waiting_id", "ready_id", "action_space", "observation_space"):
     _forward(_name)
-for _name in ("metadata", "spec", "reward_range"):
+for _name in ("metadata", "spec", "reward_range", "workers"):
     _forward(_name)
 
 
