@@ -381,7 +381,7 @@ SIMULATOR_LIBRARIES = {
     "jumanji": {"jumanji"},
     "playground": {"jax"},
     "mujoco": {"torch", "numba", "llvmlite"},
-    "native": {"torch"},
+    **dict.fromkeys(("native", "array_library", "compile_utils", "counter_rng"), {"torch"}),
     "mujoco_warp": {"mujoco", "mujoco_warp", "torch", "warp"},
     "openml": {"torch"},
     "vmas": {"torch"},

@@ -8,8 +8,8 @@ from benchmarks.actions import discrete, play
 from benchmarks.implementation import Measurement, RunFactory
 from benchmarks.population import parameters, split
 from benchmarks.stopwatch import watch
+from vecrl.simulators.array_library import ArrayLibrary
 from vecrl.simulators.native import make_native
-from vecrl.simulators.native.array_library import ArrayLibrary
 from vecrl.simulators.native.fused_rollout import FusedRollout
 from vecrl.vector.batched_vector_env import BatchedVectorEnv
 

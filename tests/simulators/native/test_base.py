@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import PendingError, SpaceError
+from vecrl.simulators.array_library import NUMPY_ROWS
+from vecrl.simulators.counter_rng import keys_of, uniform, uniform_numpy
 from vecrl.simulators.native import NATIVE, make_native
-from vecrl.simulators.native.array_library import NUMPY_ROWS
-from vecrl.simulators.native.counter_rng import keys_of, uniform, uniform_numpy
 
 torch.set_num_threads(1)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
 from ...seeding import random_seed
+from ...simulators.counter_rng import keys_of
 from ...simulators.native import NativeSimulator, make_native
-from ...simulators.native.counter_rng import keys_of
 from ...simulators.native.state import NativeState, env_first
 from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded, categorical_ops
 from ...specs.convert import spec_from_gym

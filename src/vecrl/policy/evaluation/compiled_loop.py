@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._inductor import config as inductor
 
 from ...errors import SpaceError
+from ...simulators.compile_utils import compile_static
 from ...simulators.native import NativeSimulator
-from ...simulators.native.compile_utils import compile_static
 from ...simulators.native.state import NativeState
 from ..batched_kernels import batched_forward
 from ..functional import ParameterLayout

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..array_library import ArrayLibrary
 from .acrobot import Acrobot
-from .array_library import ArrayLibrary
 from .base import NativeSimulator
 from .cartpole import CartPole
 from .mountain_car import MountainCar

@@ -23,8 +23,8 @@ from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import PendingError, SpaceError
 from ...seeding import random_seeds
 from ...validation import check_discrete, check_seeds, parse_count
-from .array_library import ArrayLibrary, choose_library, to_tensors
-from .counter_rng import keys_of
+from ..array_library import ArrayLibrary, choose_library, to_tensors
+from ..counter_rng import keys_of
 from .state import NativeState, env_first
 from .task_rows import TaskRows
 

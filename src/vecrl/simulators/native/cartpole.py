@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from ...engine.simulator import Array, ResetOptions
-from .array_library import constants_like, namespace_of, stack
+from ..array_library import constants_like, namespace_of, stack
 from .base import NativeSimulator
 from .reset_options import start_bounds
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...engine.simulator import BatchStep
 from ...engine.space_layout import Tree
+from ..compile_utils import as_bytes, compile_graph
 from .base import NativeSimulator
-from .compile_utils import as_bytes, compile_graph
 from .state import NativeState
 
 Region = Callable[[NativeState, Tensor, Tree], tuple[NativeState, Tensor, tuple[Tensor, ...]]]

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ...engine.simulator import Array, ResetOptions
-from .array_library import namespace_of
+from ..array_library import namespace_of
 from .base import NativeSimulator
 from .mountain_car import MountainCar, drive
 

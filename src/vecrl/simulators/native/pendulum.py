@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ...engine.simulator import Array, ResetOptions
-from .array_library import namespace_of, stack
+from ..array_library import namespace_of, stack
 from .base import NativeSimulator
 from .reset_options import option_number
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...engine.simulator import Array, BatchStep, ResetOptions
-from .array_library import ArrayLibrary, to_numpy_dtype, to_tensors
-from .compile_utils import compile_static
-from .counter_rng import uniform, uniform_numpy
+from ..array_library import ArrayLibrary, to_numpy_dtype, to_tensors
+from ..compile_utils import compile_static
+from ..counter_rng import uniform, uniform_numpy
 from .start_cache import StartCache
 from .state import NativeState
 

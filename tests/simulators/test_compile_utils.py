@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vecrl.simulators.native.compile_utils import compile_static, fast_tanh, replace_tanh
+from vecrl.simulators.compile_utils import compile_static, fast_tanh, replace_tanh
 
 torch.set_num_threads(1)
 X = torch.cat([torch.linspace(-12, 12, 200_001), torch.logspace(-30, 1, 20_001), -torch.logspace(-30, 1, 20_001)])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...engine.simulator import Array
+from ..engine.simulator import Array
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, the increment of splitmix64
 # 2**32 over the golden ratio, the multipliers of "lowbias32" of C. Wellons' hash prospector, and numbers of bits

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...engine.simulator import Array
+from ..engine.simulator import Array
 
 ArrayLibrary = Literal["numpy", "torch"]
 
