@@ -381,7 +381,7 @@ SIMULATOR_LIBRARIES = {
     "jumanji": {"jumanji"},
     "playground": {"jax"},
     "mujoco": {"torch", "numba", "llvmlite"},
-    **dict.fromkeys(("native", "array_library", "compile_utils", "counter_rng"), {"torch"}),
+    **{name: {"torch"} for name in ("array_library", "compile_utils", "counter_rng", "native", "row_task")},
     "mujoco_warp": {"mujoco", "mujoco_warp", "torch", "warp"},
     "openml": {"torch"},
     "vmas": {"torch"},

@@ -1,7 +1,7 @@
-"""Which library computes the rows of a native task: NumPy or torch, with the same functions of the task.
+"""Which library computes the rows of a task: NumPy or torch, with the same functions of the task.
 
 A call of NumPy takes a third of the time of a call of torch, which decides in small batches. torch has devices,
-threads, gradients and a compiler. This module knows no tasks.
+threads, gradients and a compiler.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ def to_numpy_dtype(dtype: torch.dtype) -> type[np.floating[Any]]:
     return np.float64 if dtype == torch.float64 else np.float32
 
 
-def to_tensors(arrays: Iterable[np.ndarray]) -> Any:
-    """Returns an iterator over tensors that share the memory of `arrays`."""
-    return map(torch.from_numpy, arrays)
+def to_tensors(arrays: Sequence[Array]) -> Iterable[Tensor]:
+    """Returns tensors that share the memory of NumPy arrays; tensors unchanged."""
+    return arrays if isinstance(arrays[0], Tensor) else map(torch.from_numpy, arrays)

@@ -2,7 +2,7 @@
 
 `torch.compile` checks the inputs on every call, which takes longer than the step of a small batch (about 20 µs of 30).
 A simulator's batch never changes and its actions are checked before, so this module passes the graph to TorchInductor
-directly. It knows no simulators.
+directly.
 
 In both ways of compiling here, `fast_tanh` replaces the hyperbolic tangent before TorchInductor gets the graph.
 """

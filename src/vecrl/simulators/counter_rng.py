@@ -2,7 +2,6 @@
 
 With a stateful generator, they would depend on the other rows and on the order of resets; with a hash of a counter,
 they do not. All arithmetic is on wrapping 32-bit integers, which CPUs and GPUs compute in vectors with equal results.
-This module knows no tasks.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..engine.simulator import ResetOptions
 from ..errors import SpaceError
 from .imports import import_library
-from .native.base import NativeSimulator
+from .row_task import RowTaskSimulator
 
 INSTALL_HINT = 'Genesis is not installed: pip install "vecrl[genesis]"'
 Scene = Any  # a `genesis.Scene`, built or not
@@ -94,7 +94,7 @@ def new_scene(dt: float = 0.02, collisions: bool = True) -> Scene:
     return scene
 
 
-class GenesisSimulator(NativeSimulator):
+class GenesisSimulator(RowTaskSimulator):
     """n rows of a task of Genesis; a `vecrl.engine.simulator.BatchSimulator`.
 
     Observations and rewards are float32. A seed determines the start of an episode in a batch of any size.
@@ -178,17 +178,11 @@ class GenesisSimulator(NativeSimulator):
         """Returns False, so that resets compute all rows: a scene has no fewer."""
         return False
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Renders a frame `[height, width, 3]` uint8 of one row with the first camera; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        state = self._require_state().state.clone()
+    def _draw(self, row: int) -> np.ndarray:
+        state = self.rows.state.clone()
         state[:, 0] = state[:, row]  # the scene renders its first row
         self._shared.load(state)
         return self.scene.visualizer.cameras[0].render(force_render=True)[0].copy()
-
-    def close(self) -> None:
-        """Has no effect: other simulators may use the scene."""
 
 
 class _SharedScene:

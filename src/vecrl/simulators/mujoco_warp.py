@@ -22,7 +22,8 @@ from torch import Tensor
 
 from ..engine.simulator import ResetOptions
 from .imports import import_library
-from .native.base import NativeSimulator
+from .mujoco_frames import MujocoFrames
+from .row_task import RowTaskSimulator
 
 CART_POLE = """
 <mujoco model="cart-pole">
@@ -149,7 +150,7 @@ TASKS = {
 }
 
 
-class WarpSimulator(NativeSimulator):
+class WarpSimulator(RowTaskSimulator):
     """n environments of one model in MuJoCo Warp; a `vecrl.engine.simulator.BatchSimulator`.
 
     Observations are `[n, k]` float32, actions `[n, nu]` float32, which are clipped to the ranges of the actuators.
@@ -196,7 +197,8 @@ class WarpSimulator(NativeSimulator):
         length = len(self.task.observe(torch.zeros(model.nq, 1), torch.zeros(model.nv, 1)))
         self.observation_space = Box(-np.inf, np.inf, (length,), np.float32)
         super().__init__(num_envs, device=device, render_mode=render_mode, max_episode_steps=max_episode_steps)
-        self._mujoco, self._warp, self._step_model = mujoco, warp, mujoco_warp.step
+        self._warp, self._step_model = warp, mujoco_warp.step
+        self._frames = MujocoFrames(model, FRAME_SIZE, 0 if model.ncam else -1)
         start = model.qpos0 if self.task.start is None else self.task.start
         self._start_positions = torch.tensor(np.asarray(start), dtype=torch.float32, device=self._device)[:, None]
         self._low, self._high = (torch.from_numpy(bound).to(self._device) for bound in (low, high))
@@ -238,18 +240,13 @@ class WarpSimulator(NativeSimulator):
         positions, velocities, _ = state.split(self._sizes)
         return self.task.observe(positions, velocities)
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Renders a frame `[height, width, 3]` uint8 of one row with MuJoCo's renderer; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        if self._renderer is None:
-            self._renderer = self._mujoco.Renderer(self.model, *FRAME_SIZE)
-        data = self._mujoco.MjData(self.model)
-        positions, velocities, _ = self._require_state().state[:, row].cpu().split(self._sizes)
-        data.qpos[:], data.qvel[:] = positions, velocities
-        self._mujoco.mj_forward(self.model, data)
-        self._renderer.update_scene(data, camera=0 if self.model.ncam else -1)
-        return self._renderer.render()
+    def _draw(self, row: int) -> np.ndarray:
+        positions, velocities, _ = self.rows.state[:, row].cpu().split(self._sizes)
+        return self._frames.draw(positions, velocities)
+
+    def close(self) -> None:
+        """Closes the renderer. Further calls have no effect."""
+        self._frames.close()
 
     def can_sync_host(self) -> bool:
         """Whether reading a mask takes no time."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..engine.simulator import ResetOptions
 from .data_sets import available_names, load
-from .native.base import NativeSimulator
+from .row_task import RowTaskSimulator
 
 
-class DataSetBandit(NativeSimulator):
+class DataSetBandit(RowTaskSimulator):
     """n contextual bandits over one data set; a `vecrl.engine.simulator.BatchSimulator`.
 
     Observations are `[n, features]` float32, actions `[n]` integers, rewards `[n]` float32. Every step terminates, and

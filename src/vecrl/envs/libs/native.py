@@ -2,7 +2,7 @@
 
 With a batch size, the environment holds the rows (the simulator state), and `vecrl.simulators.native` steps them to the
 same bits as for `vecrl.vector`. Without one, the rows are entries of the TensorDict, under "rows", and each call may
-have another batch size. Both ways use the same functions of rows. This module must not know the physics of a task.
+have another batch size. Both ways use the same functions of rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.counter_rng import keys_of
-from ...simulators.native import NativeSimulator, make_native
-from ...simulators.native.state import NativeState, env_first
+from ...simulators.native import make_native
+from ...simulators.row_task import RowState, RowTaskSimulator, env_first
 from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded, categorical_ops
 from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
@@ -69,7 +69,7 @@ class NativeEnv(EnvBase):
 
     returns_new_tensors = True
     excluded_from_state = ("simulator",)  # its functions have no state
-    state_classes = (NativeState,)
+    state_classes = (RowState,)
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class NativeEnv(EnvBase):
         self.env_name = env_name
         self._kwargs = {**kwargs, "compile": True} if compile else kwargs
         self._one_hot = not categorical_action_encoding
-        self._state: NativeState | None = None
+        self._state: RowState | None = None
         self.simulator = self._make_simulator()
         self._set_seed(None)
         self._set_specs()
 
-    def _make_simulator(self) -> NativeSimulator:
+    def _make_simulator(self) -> RowTaskSimulator:
         device = self.device or torch.device("cpu")
         return make_native(self.env_name, self.batch_size.numel(), device=device, **self._kwargs)
 
@@ -145,18 +145,16 @@ class NativeEnv(EnvBase):
 
     # -- rows, held by the environment or by a TensorDict
 
-    def _rows_of(self, tensordict: TensorDictBase | None) -> NativeState | None:
+    def _rows_of(self, tensordict: TensorDictBase | None) -> RowState | None:
         if self.batch_locked:
             return self._state
         if tensordict is None or tensordict.get("rows", None) is None:
             return None
         rows_td = tensordict.get("rows")
         num_rows = tensordict.batch_size.numel()
-        return NativeState(
-            *(env_first(rows_td.get(name).reshape(num_rows, *_width(name))) for name in NativeState._fields)
-        )
+        return RowState(*(env_first(rows_td.get(name).reshape(num_rows, *_width(name))) for name in RowState._fields))
 
-    def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
+    def _to_tensordict(self, obs: Tensor, state: RowState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
         """Returns the entries of rows `state`, which it stores in the environment or under "rows"."""
         entries: dict[str, Tensor] = {"observation": obs.reshape((*shape, -1))}
         entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
@@ -174,15 +172,15 @@ class NativeEnv(EnvBase):
         keys = torch.from_numpy(keys_of(seeds)).to(self.simulator.device)
         return keys, torch.zeros(num_rows, dtype=torch.int32, device=self.simulator.device)
 
-    def _start_rows(self, num_rows: int, state: NativeState | None, options: ResetOptions | None = None) -> NativeState:
+    def _start_rows(self, num_rows: int, state: RowState | None, options: ResetOptions | None = None) -> RowState:
         """Starts episodes in all rows: the next ones of `state`, or the first of new seeds if there are none yet."""
         if state is not None and not self._reseeded:
             return self.simulator.start_rows(state.keys, state.episodes + 1, options)
         return self.simulator.start_rows(*self._next_streams(num_rows), options)
 
     def _restart_rows(
-        self, mask: Tensor, state: NativeState, options: ResetOptions | None = None
-    ) -> tuple[Tensor, NativeState]:
+        self, mask: Tensor, state: RowState, options: ResetOptions | None = None
+    ) -> tuple[Tensor, RowState]:
         """Returns observations and rows after a reset of the rows of `mask` `[num_rows]`.
 
         After `set_seed`, every row gets its new seed here, and uses it at its own next reset.
@@ -192,7 +190,7 @@ class NativeEnv(EnvBase):
             state = state._replace(keys=keys, episodes=first_episodes - 1)
         if not options:
             return self.simulator.restart_rows(mask, state)
-        state = _where(mask, self.simulator.start_rows(state.keys, state.episodes + 1, options), state)
+        state = self.simulator.start_rows(state.keys, state.episodes + 1, options).where(mask, state)
         return self.simulator.rows_obs(state), state
 
     def _next_streams(self, num_rows: int) -> tuple[Tensor, Tensor]:
@@ -269,8 +267,7 @@ class NativeEnv(EnvBase):
         state_before = self._state
         next_td = self._step_and_complete(tensordict)
         if state_before is not None and self._state is not None:
-            row_mask = _row_mask(mask, self.batch_size)
-            self._state = _where(row_mask, self._state, state_before)
+            self._state = self._state.where(_row_mask(mask, self.batch_size), state_before)
         return next_td
 
     def _none_selected(self, masks: RowMasks) -> bool:
@@ -311,7 +308,7 @@ class NativeEnv(EnvBase):
         self.simulator.close()
         self.simulator = self._make_simulator()
         if self._state is not None:
-            self._state = NativeState(*(value.to(self.device) for value in self._state))
+            self._state = RowState(*(value.to(self.device) for value in self._state))
         return self
 
     def render(self, row: int = 0) -> np.ndarray | None:
@@ -340,7 +337,7 @@ class NativeEnv(EnvBase):
 class _NativeArrays:
     """A simulator at array level, see `ArrayEnv`. Its state becomes `rows`, which each step updates."""
 
-    def __init__(self, simulator: NativeSimulator, rows: NativeState):
+    def __init__(self, simulator: RowTaskSimulator, rows: RowState):
         self._simulator = simulator
         simulator.rows = rows
 
@@ -372,12 +369,6 @@ class _NativeArrays:
 
 def _width(name: str) -> tuple[int, ...]:
     return (-1,) if name in ("state", "keys") else ()
-
-
-def _where(mask: Tensor, new: NativeState, old: NativeState) -> NativeState:
-    return NativeState(
-        *(torch.where(mask, new_value, old_value) for new_value, old_value in zip(new, old, strict=True))
-    )
 
 
 def _row_mask(mask: Tensor, shape: torch.Size) -> Tensor:

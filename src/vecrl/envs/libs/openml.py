@@ -10,8 +10,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ...simulators.data_sets import available_names
-from ...simulators.native.base import NativeState
 from ...simulators.openml import DataSetBandit
+from ...simulators.row_task import RowState
 from ...specs import Categorical, Composite, Unbounded
 from ..spec_store import Device
 from .gym_backends import AvailableEnvs
@@ -74,7 +74,7 @@ class OpenMLEnv(NativeEnv):
         flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=spec_device)
         self.full_done_spec = Composite(done=flag, terminated=flag.clone(), shape=batch)
 
-    def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
+    def _to_tensordict(self, obs: Tensor, state: RowState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
         extra_entries.pop("truncated", None)
         entries = super()._to_tensordict(obs, state, shape, **extra_entries)
         return entries.set("y", self.simulator.labels_of(state.state).reshape(shape))

@@ -18,8 +18,7 @@ from torch._inductor import config as inductor
 
 from ...errors import SpaceError
 from ...simulators.compile_utils import compile_static
-from ...simulators.native import NativeSimulator
-from ...simulators.native.state import NativeState
+from ...simulators.row_task import RowState, RowTaskSimulator
 from ..batched_kernels import batched_forward
 from ..functional import ParameterLayout
 from ..policy import Policy
@@ -44,7 +43,7 @@ class CompiledEvaluation:
         SpaceError: the network has a hidden state.
     """
 
-    def __init__(self, simulator: NativeSimulator, policy: Policy, policy_io: PolicyIO):
+    def __init__(self, simulator: RowTaskSimulator, policy: Policy, policy_io: PolicyIO):
         self._simulator, self._policy_io = simulator, policy_io
         self._module, self._layout = policy.wrapped_module, ParameterLayout(policy.wrapped_module)
         self._regions: dict[Any, Callable[..., tuple[Tensor, ...]]] = {}
@@ -83,7 +82,7 @@ class CompiledEvaluation:
                 parameters, *constants, noise, *accounting.running_columns(), *(value.contiguous() for value in state)
             )
             accounting.set_columns(outputs[:6])
-            state = NativeState(outputs[6], outputs[7], outputs[8], state.keys)
+            state = RowState(outputs[6], outputs[7], outputs[8], state.keys)
             if normalizer.norm is not None:
                 normalizer.add(outputs[9].flatten(0, 1), outputs[10].flatten())
             num_active = int(accounting.active.sum())
@@ -93,7 +92,7 @@ class CompiledEvaluation:
             new_size = min((candidate for candidate in self._sizes if candidate >= num_active), default=size)
             if new_size < len(accounting.ids):
                 kept_rows = _first_true(accounting.active, new_size)
-                parameters, state = parameters[kept_rows], NativeState(*(value[..., kept_rows] for value in state))
+                parameters, state = parameters[kept_rows], RowState(*(value[..., kept_rows] for value in state))
                 accounting.keep(kept_rows)
 
     def _noise(self, rules: FitnessRules, ids: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -122,7 +121,7 @@ class CompiledEvaluation:
         parameters, mean, stdev, bound, limits, noise, *state_columns = tensors
         accounting = TensorEpisodeAccounting(len(parameters), rules, parameters.device)
         accounting.set_columns(state_columns[:6])
-        state = NativeState(*state_columns[6:])
+        state = RowState(*state_columns[6:])
         network = batched_forward(self._module, self._layout.split(parameters))
         obs = self._simulator.rows_obs(state)
         features_steps: list[Tensor] = []

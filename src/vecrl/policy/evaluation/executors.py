@@ -23,7 +23,7 @@ from ...engine.pool_options import PoolOptions
 from ...engine.simulator import BatchSimulator, Simulator
 from ...engine.space_layout import AnySpace
 from ...errors import SpaceError, WorkerCrash
-from ...simulators.native import NativeSimulator
+from ...simulators.row_task import RowTaskSimulator
 from ...vector.env_fns import split_env_fns
 from ...vector.remote_workers import RECOVER_TIMEOUT_S, STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
 from ...vector.vector_env import EnvFn
@@ -247,7 +247,7 @@ class DeviceExecutor:
     def __init__(self, make: MakeSimulator, popsize: int):
         self._make = make
         self._simulator = simulator = make(popsize)
-        can_resize = isinstance(simulator, NativeSimulator) and not simulator.compile
+        can_resize = isinstance(simulator, RowTaskSimulator) and not simulator.compile
         self._resize = make if can_resize else None  # a compiled simulator would be compiled for each size
         self.device = torch.device(simulator.device)
         self.policy_io = make_policy_io(simulator.observation_space, simulator.action_space, simulator.close)
@@ -256,7 +256,7 @@ class DeviceExecutor:
 
     def compile(self, policy: Policy) -> None:
         """Uses compiled regions for this policy's network from now on."""
-        if not isinstance(self._simulator, NativeSimulator) or not self._simulator.can_compile:
+        if not isinstance(self._simulator, RowTaskSimulator) or not self._simulator.can_compile:
             raise ValueError(f"Expected a native task to compile, got {self._simulator!r}. Omit compile.")
         self._compiled = CompiledEvaluation(self._simulator, policy, self.policy_io)
 

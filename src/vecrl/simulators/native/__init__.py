@@ -13,8 +13,7 @@ from ..array_library import ArrayLibrary
 from .acrobot import Acrobot
 from .base import NativeSimulator
 from .cartpole import CartPole
-from .mountain_car import MountainCar
-from .mountain_car_continuous import MountainCarContinuous
+from .mountain_car import MountainCar, MountainCarContinuous
 from .pendulum import Pendulum
 
 __all__ = [

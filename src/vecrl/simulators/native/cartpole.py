@@ -13,8 +13,7 @@ from gymnasium.spaces import Box, Discrete
 
 from ...engine.simulator import Array, ResetOptions
 from ..array_library import constants_like, namespace_of, stack
-from .base import NativeSimulator
-from .reset_options import start_bounds
+from .base import NativeSimulator, start_bounds
 
 GRAVITY = 9.8  # m/s²
 MASS_POLE = 0.1  # kg

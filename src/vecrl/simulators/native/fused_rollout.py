@@ -1,7 +1,7 @@
 """Compiles a policy and a native simulator into one function of many steps, without Python between the steps.
 
 For small batches, the arithmetic of a step takes less time than the call of it. In an unrolled loop, a step needs no
-call and no check. This module knows policies only as functions of tensors.
+call and no check.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor
 from ...engine.simulator import BatchStep
 from ...engine.space_layout import Tree
 from ..compile_utils import as_bytes, compile_graph
-from .base import NativeSimulator
-from .state import NativeState
+from ..row_task import RowState, RowTaskSimulator
 
-Region = Callable[[NativeState, Tensor, Tree], tuple[NativeState, Tensor, tuple[Tensor, ...]]]
+Region = Callable[[RowState, Tensor, Tree], tuple[RowState, Tensor, tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class FusedRollout:
 
     def __init__(
         self,
-        simulator: NativeSimulator,
+        simulator: RowTaskSimulator,
         policy_fn: Callable[..., Tensor],
         *,
         chunk: int = 8,
@@ -99,7 +98,7 @@ class FusedRollout:
             rows, obs, chunk_records = self._maybe_compile(length)(rows, obs, params)
             chunks.append(chunk_records)
             num_steps -= length
-        self.simulator.rows = NativeState(*rows)
+        self.simulator.rows = RowState(*rows)
         stacked = [values[0] if len(values) == 1 else torch.cat(values) for values in zip(*chunks, strict=True)]
         obs_steps, actions, reward, terminated, truncated, *next_obs_steps = stacked
         flags = terminated.view(torch.bool), truncated.view(torch.bool)
@@ -108,7 +107,7 @@ class FusedRollout:
     def _maybe_compile(self, length: int) -> Region:
         if length not in self._regions:
 
-            def run(rows: NativeState, obs: Tensor, params: Tree) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
+            def run(rows: RowState, obs: Tensor, params: Tree) -> tuple[RowState, Tensor, tuple[Tensor, ...]]:
                 return self._unroll(length, rows, obs, params)
 
             self._regions[length] = self._compiled(run) if self.compile else run
@@ -120,15 +119,15 @@ class FusedRollout:
         backend = partial(compile_graph, cpp_wrapper=self.simulator.device == "cpu")
         return torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
 
-    def _step(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, Tensor, NativeState]:
+    def _step(self, actions: Tensor, rows: RowState) -> tuple[BatchStep, Tensor, RowState]:
         if self.compile:
             return self.simulator.step_and_restart(actions, rows)
         step, _, next_obs, rows = self.simulator.step_and_restart_rows(actions, rows)
         return step, next_obs, rows
 
     def _unroll(
-        self, length: int, rows: NativeState, obs: Tensor, params: Tree
-    ) -> tuple[NativeState, Tensor, tuple[Tensor, ...]]:
+        self, length: int, rows: RowState, obs: Tensor, params: Tree
+    ) -> tuple[RowState, Tensor, tuple[Tensor, ...]]:
         records = []
         for _ in range(length):
             actions = self.policy_fn(obs) if params is None else self.policy_fn(obs, params)
@@ -140,7 +139,7 @@ class FusedRollout:
 
 
 def rollout(
-    simulator: NativeSimulator, policy_fn: Callable[..., Tensor], num_steps: int, params: Tree = None
+    simulator: RowTaskSimulator, policy_fn: Callable[..., Tensor], num_steps: int, params: Tree = None
 ) -> FusedTrajectory:
     """Runs one rollout. For several, construct one `FusedRollout`, which keeps its compiled code.
 

@@ -12,8 +12,7 @@ from gymnasium.spaces import Box
 
 from ...engine.simulator import Array, ResetOptions
 from ..array_library import namespace_of, stack
-from .base import NativeSimulator
-from .reset_options import option_number
+from .base import NativeSimulator, option_number
 
 MASS = 1.0  # kg
 LENGTH = 1.0  # m
