@@ -1,7 +1,7 @@
-"""Makes the errors for environments that do not follow gymnasium's interface.
+"""gymnasium's interface: the types of its environments and results, and errors for environments that do not follow it.
 
 All dialects use these messages. They are made when something has failed: a step that succeeds calls nothing of this
-module, which must not know how environments are stepped.
+module.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import inspect
 import re
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium import spaces
 
-from .engine.space_layout import describe
+from .engine.space_layout import Tree, describe
 from .errors import SpaceError
+
+Env = gymnasium.Env[Tree, Tree]
+EnvReset = tuple[Tree, dict[str, Any]]
+EnvStep = tuple[Tree, SupportsFloat, bool, bool, dict[str, Any]]
 
 _ADAPTER_ADVICE = "wrap it if it is of the old gym: vecrl.simulators.legacy_gym.LegacyGymAdapter(env)"
 _SIGNATURE = "def reset(self, *, seed=None, options=None)"
@@ -65,6 +69,21 @@ def check_gymnasium_env(env: Any) -> None:
             f"Expected an environment of gymnasium, got {name}, which has no {', '.join(lacking)}. Derive its "
             f"class from gymnasium.Env, or {_ADAPTER_ADVICE}."
         )
+
+
+def is_wrapped(env: object, wrapper_name: str) -> bool:
+    """Returns whether one of an environment's wrappers is of a class, or of a subclass of it.
+
+    The class is given by name, since a class of the caller's script is another object in a worker process.
+
+    >>> is_wrapped(gymnasium.make("CartPole-v1"), "gymnasium.wrappers.common.TimeLimit")
+    True
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        if any(f"{cls.__module__}.{cls.__qualname__}" == wrapper_name for cls in type(env).__mro__):
+            return True
+        env = env.env
+    return False
 
 
 def step_error(result: object, env: object = None) -> SpaceError:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from ..engine.space_layout import Tree
-from ..simulators.wrapper_bypass import Env
+from ..gym_interface import Env
 
 
 class ConstantObservation(gymnasium.ObservationWrapper[Tree, Tree, Tree]):

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 from torch import Tensor, nn
 
+from ..gym_interface import Env
 from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
 from ..policy.evaluation.settings import Evaluation
 from ..policy.policy_io import FlatActions, PolicyIO
@@ -21,7 +22,6 @@ from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import Numbers, OwnSeeds, random_seed, seed_for, stream_for
 from ..simulators.registry import find_entry
-from ..simulators.wrapper_bypass import Env
 from .console import INTERRUPTED, SlowNotice, console, status
 from .constant_observation import make_constant_observation_env
 from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, check_renders, draw_returns, prepare_output_path, record_video

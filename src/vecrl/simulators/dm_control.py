@@ -20,10 +20,10 @@ from gymnasium import spaces
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
+from ..gym_interface import Env, EnvReset, EnvStep
 from ..registries import check_name
 from .gym_factory import apply_pixel_wrappers
 from .imports import import_library
-from .wrapper_bypass import Env, EnvReset, EnvStep
 
 DmEnv = Any  # a `dm_env.Environment`; none of its libraries is imported for its type
 FRAME = {"height": 240, "width": 320, "camera_id": 0}

@@ -26,8 +26,8 @@ from ..engine.simulator import EnvDescription, SimulatorMaker
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..errors import StateError, VersionError, WorkerError
+from ..gym_interface import EnvReset, EnvStep
 from .gymnasium import GymnasiumSimulator
-from .wrapper_bypass import EnvReset, EnvStep
 
 MAKE = "gymnasium:make|gym:make"  # by name, with the library that the other interpreter has
 

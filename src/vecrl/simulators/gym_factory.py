@@ -19,10 +19,9 @@ from gymnasium import spaces
 
 from ..engine.space_layout import Tree
 from ..errors import SpaceError, VecrlError
-from ..gym_interface import check_interface
+from ..gym_interface import Env, EnvReset, EnvStep, check_interface
 from .legacy_gym import LegacyGymAdapter
 from .registry import SEPARATOR, find_entry
-from .wrapper_bypass import Env, EnvReset, EnvStep
 
 _NAMESPACES = {"ALE": "ale_py"}  # the modules that register them
 _FAMILIES = {  # the names of environments of well-known libraries, by the prefix of their entry

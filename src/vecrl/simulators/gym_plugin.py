@@ -13,12 +13,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from ..gym_interface import Env
 from ..registries import check_name
 from .foreign import named_env
 from .gym_factory import apply_pixel_wrappers, make
 from .imports import import_library
 from .robohive import make_robohive
-from .wrapper_bypass import Env
 
 
 @dataclass(frozen=True, slots=True)

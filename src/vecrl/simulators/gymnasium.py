@@ -17,12 +17,12 @@ import numpy as np
 from ..engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ..engine.space_layout import AnySpace, Layout, Tree, check_element
 from ..errors import OutOfSpecError, SpaceError
-from ..gym_interface import check_gymnasium_env, explain, read_reset
+from ..gym_interface import Env, check_gymnasium_env, explain, is_wrapped, read_reset
 from ..snapshot.capture import capture
 from ..snapshot.handlers.base import State
 from ..snapshot.restore import UnknownClassError, restore
 from .gym_factory import explained_names, import_namespace, make_by_spec
-from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass, is_wrapped
+from .wrapper_bypass import TimeLimitSync, WrapperBypass
 
 EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on

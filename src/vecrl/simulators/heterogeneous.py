@@ -16,9 +16,9 @@ import numpy as np
 from ..engine.simulator import ObjectRows, ResetOptions, RowBuffers, StepNotes
 from ..engine.space_layout import Layout, Tree
 from ..errors import SpaceError
+from ..gym_interface import EnvReset, is_wrapped
 from .gymnasium import GymnasiumSimulator
 from .legacy_gym import LegacyGymAdapter, as_gymnasium_space
-from .wrapper_bypass import EnvReset, is_wrapped
 
 REWARD = "_reward"
 """The key of an info that contains a reward of several numbers, since rewards of the engine are numbers."""

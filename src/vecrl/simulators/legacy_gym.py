@@ -18,7 +18,7 @@ from gymnasium.core import RenderFrame
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
-from .wrapper_bypass import EnvReset, EnvStep
+from ..gym_interface import EnvReset, EnvStep
 
 
 class LegacyGymAdapter(gymnasium.Env[Tree, Tree]):

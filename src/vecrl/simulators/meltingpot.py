@@ -20,10 +20,10 @@ from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
 from ..errors import VersionError
+from ..gym_interface import Env
 from ..registries import check_name
 from .agents import AgentsEnv, ByAgent
 from .gym_factory import apply_pixel_wrappers
-from .wrapper_bypass import Env
 
 WORLD_FRAME = "WORLD.RGB"
 

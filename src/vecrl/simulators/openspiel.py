@@ -17,10 +17,10 @@ from gymnasium import spaces
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError, StateError
+from ..gym_interface import EnvReset, EnvStep
 from ..registries import check_name
 from ..seeding import random_seed
 from .imports import import_library
-from .wrapper_bypass import EnvReset, EnvStep
 
 SIMULTANEOUS, TERMINAL = -2, -4  # values of `current_player`
 TENSORS = "observation", "information_state"

@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import VersionError
+from ..gym_interface import Env
 from ..registries import check_name
 from .agents import TurnBasedAgents, as_gym
 from .gym_factory import apply_pixel_wrappers
 from .imports import import_library
-from .wrapper_bypass import Env
 
 FAMILIES = {
     "atari": "pettingzoo.atari",

@@ -19,10 +19,10 @@ from gymnasium.vector.utils import batch_space
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
+from ..gym_interface import EnvReset, EnvStep
 from ..registries import check_name
 from ..seeding import random_seed
 from .imports import import_library
-from .wrapper_bypass import EnvReset, EnvStep
 
 BUTTONS = 15  # combinations of buttons
 FORCE_RESET = -1  # the action by which Procgen begins a new episode

@@ -20,7 +20,7 @@ from ..errors import WorkerError
 from ..registries import Registry, did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from .wrapper_bypass import Env
+    from ..gym_interface import Env
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
+from ..gym_interface import Env, EnvReset, EnvStep
 from .gym_factory import make
-from .wrapper_bypass import Env, EnvReset, EnvStep
 
 _CAMERA = 7  # mujoco.mjtObj.mjOBJ_CAMERA
 

@@ -18,9 +18,9 @@ from typing import Any
 import gymnasium
 
 from ..errors import VersionError
+from ..gym_interface import Env
 from .foreign import ForeignLibrary, named_env
 from .gym_factory import make
-from .wrapper_bypass import Env
 
 ROBOSCHOOL = ForeignLibrary(
     module="roboschool",

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 
 from ..engine.space_layout import Tree
+from ..gym_interface import EnvStep
 from .foreign import ForeignEnvFn, ForeignLibrary, foreign_env
-from .wrapper_bypass import EnvStep
 
 SAFETY_GYMNASIUM = ForeignLibrary(
     module="safety_gymnasium",

@@ -9,20 +9,15 @@ counts to the wrappers before other code can read them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsFloat
 
-import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ..engine.space_layout import Tree
+from ..gym_interface import Env, EnvReset, EnvStep
 
 _NO_LIMIT = 1 << 62
 _NO_ROWS: frozenset[int] = frozenset()
-Env = gymnasium.Env[Tree, Tree]
-InfoDict = dict[str, Any]
-EnvReset = tuple[Tree, InfoDict]
-EnvStep = tuple[Tree, SupportsFloat, bool, bool, InfoDict]
 
 
 class WrapperBypass:
@@ -136,18 +131,3 @@ def _is_passive(env: Env) -> bool:
     if type(env) is PassiveEnvChecker:
         return bool(env.checked_step and env.checked_reset)
     return type(env) is OrderEnforcing and bool(env.has_reset)
-
-
-def is_wrapped(env: object, wrapper_name: str) -> bool:
-    """Returns whether one of an environment's wrappers is of a class, or of a subclass of it.
-
-    The class is given by name, since a class of the caller's script is another object in a worker process.
-
-    >>> is_wrapped(gymnasium.make("CartPole-v1"), "gymnasium.wrappers.common.TimeLimit")
-    True
-    """
-    while isinstance(env, gymnasium.Wrapper):
-        if any(f"{cls.__module__}.{cls.__qualname__}" == wrapper_name for cls in type(env).__mro__):
-            return True
-        env = env.env
-    return False
