@@ -1,15 +1,14 @@
 """Environments on another Python interpreter, for libraries that do not run on this one.
 
 A description of plain data says how to make such an environment. Worker processes on that interpreter make it
-themselves. Wherever a single environment is needed, a `ForeignEnv` stands for it, with a worker of its own. This module
-must not know any of these libraries.
+themselves. Wherever a single environment is needed, a `ForeignEnv` stands for it, with a worker of its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -27,7 +26,6 @@ from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..errors import StateError, VersionError, WorkerError
 from ..gym_interface import EnvReset, EnvStep
-from .gymnasium import GymnasiumSimulator
 
 MAKE = "gymnasium:make|gym:make"  # by name, with the library that the other interpreter has
 
@@ -93,7 +91,7 @@ class ForeignEnv(gymnasium.Env[Tree, Tree]):
                 f"Expected the path of an interpreter for {make}, got none. Give python=..., here or to the vector "
                 'environment with backend="processes".'
             )
-        self._pool = Pool([(SimulatorMaker(GymnasiumSimulator, [make]), 1)], "processes", infos="dicts", python=python)
+        self._pool = Pool([(SimulatorMaker(_made_there, [make]), 1)], "processes", infos="dicts", python=python)
         worker_info = self._pool.worker_info
         self.observation_space = worker_info.observation_space
         self.action_space = worker_info.action_space
@@ -158,6 +156,11 @@ class ForeignEnv(gymnasium.Env[Tree, Tree]):
 
     def __str__(self) -> str:
         return f"<ForeignEnv {'' if self.spec is None else self.spec.id}>"
+
+
+def _made_there(env_fns: Sequence[ForeignEnvFn]) -> Any:
+    """Raises an AssertionError, since workers on another interpreter make environments by their descriptions."""
+    raise AssertionError(f"Expected a worker on another interpreter, got one on this with {env_fns}.")
 
 
 def _only_info(transition: Transition) -> InfoDict:
