@@ -43,7 +43,6 @@ ABOVE = (
 )
 # Modules that import each other; to become empty
 CIRCLES = {
-    *("vecrl.simulators.foreign", "vecrl.simulators.gym_factory", "vecrl.simulators.gymnasium"),
     *("vecrl.envs.transforms.compose", "vecrl.envs.transforms.function_transform"),
 }
 
@@ -63,10 +62,10 @@ def _imported_modules(statement: str) -> set[str]:
         "vecrl.simulators.gymnasium",
         "vecrl.checkpoint",
         "vecrl.simulators.heterogeneous",
-        "vecrl.simulators.gym_factory",
+        "vecrl.simulators.gymnasium.make",
         "vecrl.simulators.dm_control",
         "vecrl.simulators.meltingpot",
-        "vecrl.simulators.gymnasium_plugins",
+        "vecrl.simulators.gymnasium.libraries",
         "vecrl.simulators.pettingzoo",
     ],
 )
@@ -335,7 +334,7 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
     base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.validation")
-    below = (*base, "vecrl.simulators.gym_factory", "vecrl.simulators.registry", "vecrl.vector.factory")
+    below = (*base, "vecrl.simulators.gymnasium.make", "vecrl.simulators.registry", "vecrl.vector.factory")
     below = (*below, "vecrl.simulators.roboschool", "vecrl.gym_interface")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):

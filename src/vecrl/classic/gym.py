@@ -13,7 +13,7 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike
 
 from ..gym_interface import raise_explained, read_reset
-from ..simulators.gym_factory import as_gymnasium, make
+from ..simulators.gymnasium.make import as_gymnasium, make
 from ..simulators.registry import SEPARATOR, check_env_name, find_entry
 from ..validation import check_seed
 from .base import BaseEnv, Step

@@ -22,7 +22,7 @@ from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..gym_interface import Env, EnvReset, EnvStep
 from ..registries import check_name
-from .gym_factory import apply_pixel_wrappers
+from .gymnasium.make import apply_pixel_wrappers
 from .imports import import_library
 
 DmEnv = Any  # a `dm_env.Environment`; none of its libraries is imported for its type

@@ -266,7 +266,7 @@ register(
     extra="minigrid",
     example="MiniGrid-Empty-5x5-v0",
     requires=["minigrid"],
-    **_single(".gymnasium_plugins", library="minigrid"),
+    **_single(".gymnasium.libraries", library="minigrid"),
 )
 register(
     "atari",
@@ -274,7 +274,7 @@ register(
     extra="atari",
     example="ALE/Breakout-v5",
     requires=["ale_py"],
-    **_single(".gymnasium_plugins", library="atari"),
+    **_single(".gymnasium.libraries", library="atari"),
 )
 register(
     "box2d",
@@ -283,7 +283,7 @@ register(
     example="LunarLander-v3",
     limits={"states": "the library keeps its state in C++ and cannot save it"},
     requires=["Box2D"],
-    **_single(".gymnasium_plugins", library="box2d"),
+    **_single(".gymnasium.libraries", library="box2d"),
 )
 register(
     "mo",
@@ -292,7 +292,7 @@ register(
     example="deep-sea-treasure-v0",
     env_class="mo_gym:MOGymEnv",
     requires=["mo_gymnasium"],
-    **_single(".gymnasium_plugins", library="mo"),
+    **_single(".gymnasium.libraries", library="mo"),
 )
 register(
     "highway",
@@ -300,7 +300,7 @@ register(
     extra="highway",
     example="highway-fast-v0",
     requires=["highway_env"],
-    **_single(".gymnasium_plugins", library="highway"),
+    **_single(".gymnasium.libraries", library="highway"),
 )
 register(
     "pybullet",
@@ -309,7 +309,7 @@ register(
     example="HopperBulletEnv-v0",
     limits={"states": "the library keeps its state in C++ and cannot save it"},
     requires=["pybullet_envs_gymnasium"],
-    **_single(".gymnasium_plugins", library="pybullet"),
+    **_single(".gymnasium.libraries", library="pybullet"),
 )
 register(
     "nle",
@@ -318,7 +318,7 @@ register(
     example="NetHackScore-v0",
     limits={"states": "the library keeps its state in C++ and cannot save it"},
     requires=["nle"],
-    **_single(".gymnasium_plugins", library="nle"),
+    **_single(".gymnasium.libraries", library="nle"),
 )
 register(
     "crafter",
@@ -326,7 +326,7 @@ register(
     extra="crafter",
     example="CrafterReward-v1",
     requires=["crafter"],
-    **_single(".gymnasium_plugins", library="crafter"),
+    **_single(".gymnasium.libraries", library="crafter"),
 )
 register(
     "habitat",

@@ -16,7 +16,7 @@ from typing import Any
 from ..gym_interface import Env
 from ..registries import check_name
 from .foreign import named_env
-from .gym_factory import apply_pixel_wrappers, make
+from .gymnasium.make import apply_pixel_wrappers, make
 from .imports import import_library
 from .robohive import make_robohive
 

@@ -23,7 +23,7 @@ from ..errors import VersionError
 from ..gym_interface import Env
 from ..registries import check_name
 from .agents import AgentsEnv, ByAgent
-from .gym_factory import apply_pixel_wrappers
+from .gymnasium.make import apply_pixel_wrappers
 
 WORLD_FRAME = "WORLD.RGB"
 

@@ -20,7 +20,7 @@ from ..errors import VersionError
 from ..gym_interface import Env
 from ..registries import check_name
 from .agents import TurnBasedAgents, as_gym
-from .gym_factory import apply_pixel_wrappers
+from .gymnasium.make import apply_pixel_wrappers
 from .imports import import_library
 
 FAMILIES = {

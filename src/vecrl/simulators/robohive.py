@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..gym_interface import Env, EnvReset, EnvStep
-from .gym_factory import make
+from .gymnasium.make import make
 
 _CAMERA = 7  # mujoco.mjtObj.mjOBJ_CAMERA
 

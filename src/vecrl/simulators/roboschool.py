@@ -20,7 +20,7 @@ import gymnasium
 from ..errors import VersionError
 from ..gym_interface import Env
 from .foreign import ForeignLibrary, named_env
-from .gym_factory import make
+from .gymnasium.make import make
 
 ROBOSCHOOL = ForeignLibrary(
     module="roboschool",
@@ -175,7 +175,7 @@ def names() -> list[str]:
 def find_source(
     env_name: str, simulator: str | None = None, python: str | None = None, default: Sequence[str] = ()
 ) -> tuple[SimulatorSource, str, dict[str, Any]]:
-    """Returns the first source that has the task, the environment's name there, and arguments for `gym_factory.make`.
+    """Returns the first source that has the task, the environment's name there, and arguments for `make`.
 
     Args:
         env_name: Roboschool's name of the task.

@@ -16,12 +16,11 @@ from gymnasium.spaces import Discrete
 from ..engine.backends.registry import BackendName
 from ..engine.infos import InfoDict, Infos, copy_nested
 from ..engine.pool import Pool
-from ..engine.simulator import Array
+from ..engine.simulator import Array, ResetKeywords
 from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, GymStep, Transition
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..errors import ClosedError, SpaceError, WorkerError
-from ..simulators.gymnasium import ResetKeywords
 from ..validation import check_seed, parse_device, parse_optional_count
 from .arrays import convert_from_torch, to_device
 from .base import BaseVectorEnv, Facts, seeds_of

@@ -16,11 +16,11 @@ from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.env_access import InvokeKind
 from ..engine.pool import Pool
 from ..engine.pool_options import Spaces
+from ..engine.simulator import ResetKeywords
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
-from ..simulators.gymnasium import ResetKeywords
 from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
 from ..validation import check_seconds

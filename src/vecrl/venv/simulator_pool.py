@@ -16,11 +16,10 @@ from torch import Tensor
 from ..engine.env_access import InvokeKind
 from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Info, Infos
-from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepAndReset
+from ..engine.simulator import BatchSimulator, BatchStep, ResetKeywords, ResetOptions, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..errors import ClosedError, PendingError, SpaceError
-from ..simulators.gymnasium import ResetKeywords
 from ..vector.checked_simulator import CheckedSimulator
 from ..vector.trees import map_tree
 from .base import BaseVectorEnv

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from vecrl.envs import MOGymEnv, MOGymWrapper, check_env_specs
 from vecrl.errors import VersionError
-from vecrl.simulators.gym_factory import RewardInInfo, SkipFrames
+from vecrl.simulators.gymnasium.make import RewardInInfo, SkipFrames
 from vecrl.vector import VectorEnv
 
 installed = pytest.mark.skipif(importlib.util.find_spec("mo_gymnasium") is None, reason="mo-gymnasium is not installed")

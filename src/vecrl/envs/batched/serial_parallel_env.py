@@ -19,10 +19,10 @@ from ...engine.backends.registry import BackendName, backend_entry
 from ...engine.backends.worker_options import RayOptions, Wait, parse_start_method
 from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
+from ...engine.simulator import ResetKeywords
 from ...engine.transition import Transition
 from ...errors import PendingError, SpaceError, WorkerError
 from ...seeding import random_seed
-from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
 from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict

@@ -24,7 +24,7 @@ from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError, StateError
 from ...gym_interface import raise_explained
 from ...seeding import random_seed
-from ...simulators.gym_factory import (
+from ...simulators.gymnasium.make import (
     RewardInInfo,
     apply_pixel_wrappers,
     as_gymnasium,

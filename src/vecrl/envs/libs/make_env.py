@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ...simulators.gym_factory import make_wrapped
+from ...simulators.gymnasium.make import make_wrapped
 from ...simulators.registry import SEPARATOR, Entry, explained_arguments, find_entry, register_entry
 from ...validation import parse_optional_count
 from ..base import EnvBase

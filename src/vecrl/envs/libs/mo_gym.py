@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...simulators.gymnasium_plugins import PLUGINS, names
+from ...simulators.gymnasium.libraries import PLUGINS, names
 from ...specs import TensorSpec, Unbounded
 from ...specs.dtypes import torch_dtype
 from .gym import GymEnv, GymWrapper

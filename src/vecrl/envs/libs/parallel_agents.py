@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...simulators.agents import AgentFlags, ByAgent, ParallelAgents, group_by_name, zeros_in
-from ...simulators.gym_factory import read_frame
+from ...simulators.gymnasium.make import read_frame
 from ...specs import Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.dtypes import numpy_dtype, torch_dtype

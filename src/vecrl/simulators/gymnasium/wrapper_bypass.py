@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from ..engine.space_layout import Tree
-from ..gym_interface import Env, EnvReset, EnvStep
+from ...engine.space_layout import Tree
+from ...gym_interface import Env, EnvReset, EnvStep
 
 _NO_LIMIT = 1 << 62
 _NO_ROWS: frozenset[int] = frozenset()

@@ -14,7 +14,7 @@ from vecrl.envs import GymEnv, MOGymEnv, check_env_specs
 from vecrl.errors import SpaceError
 from vecrl.simulators.availability import available
 from vecrl.simulators.gymnasium import GymnasiumSimulator
-from vecrl.simulators.gymnasium_plugins import PLUGINS, CrafterAdapter, MissionCodes, env_fn, names
+from vecrl.simulators.gymnasium.libraries import PLUGINS, CrafterAdapter, MissionCodes, env_fn, names
 from vecrl.simulators.registry import find_entry
 from vecrl.snapshot import capture, restore
 from vecrl.testing import EnvConformance, SimulatorConformance
@@ -116,7 +116,7 @@ def test_seeds_in_worker_processes_and_in_this_one(library):
 def test_workers_import_the_library_themselves():
     code = """
 from functools import partial
-from vecrl.simulators.gymnasium_plugins import make
+from vecrl.simulators.gymnasium.libraries import make
 from vecrl.vector import VectorEnv
 import sys
 with VectorEnv([partial(make, "minigrid", "MiniGrid-Empty-5x5-v0")] * 2, backend="processes", num_workers=2) as env:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
-import gymnasium
 import numpy as np
 
-from ..engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
-from ..engine.space_layout import AnySpace, Layout, Tree, check_element
-from ..errors import OutOfSpecError, SpaceError
-from ..gym_interface import Env, check_gymnasium_env, explain, is_wrapped, read_reset
-from ..snapshot.capture import capture
-from ..snapshot.handlers.base import State
-from ..snapshot.restore import UnknownClassError, restore
-from .gym_factory import explained_names, import_namespace, make_by_spec
+from ...engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
+from ...engine.space_layout import AnySpace, Layout, Tree, check_element
+from ...errors import OutOfSpecError, SpaceError
+from ...gym_interface import Env, check_gymnasium_env, explain, is_wrapped, read_reset
+from ...snapshot.capture import capture
+from ...snapshot.handlers.base import State
+from ...snapshot.restore import UnknownClassError, restore
 from .wrapper_bypass import TimeLimitSync, WrapperBypass
 
 EnvFn = Callable[[], Env]
@@ -425,30 +422,3 @@ def _stack(values: list[Tree], target: np.ndarray) -> np.ndarray:
         flat = target.reshape(-1, *target.shape[2:])
         np.concatenate(values, out=flat, casting="same_kind")
     return target
-
-
-def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[], Env]:
-    """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
-
-    Args:
-        name: the name of the environment.
-        python: another interpreter, with gymnasium or the old gym, on which the environment is made; see
-            `vecrl.simulators.foreign.foreign_env`.
-        kwargs: arguments of `make`.
-
-    Raises:
-        gymnasium.error.Error: there is no environment of that name.
-    """
-    if python is not None:
-        from .foreign import named_env
-
-        return named_env(name, python=python, **kwargs)
-    import_namespace(name)
-    with explained_names(name):
-        spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
-    return partial(make_by_spec, spec_or_name, name, **kwargs)
-
-
-def names() -> list[str]:
-    """Returns the ids in gymnasium's registry."""
-    return list(gymnasium.registry)

@@ -18,15 +18,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ..engine.simulator import ResetOptions
-from ..engine.space_layout import Tree
-from ..errors import SpaceError
-from ..gym_interface import Env, EnvReset, EnvStep
-from ..registries import check_name
-from ..seeding import random_seed
-from .gym_factory import RewardInInfo, apply_pixel_wrappers
-from .imports import import_library
-from .legacy_gym import LegacyGymAdapter
+from ...engine.simulator import ResetOptions
+from ...engine.space_layout import Tree
+from ...errors import SpaceError
+from ...gym_interface import Env, EnvReset, EnvStep
+from ...registries import check_name
+from ...seeding import random_seed
+from ..imports import import_library
+from ..legacy_gym import LegacyGymAdapter
+from .make import RewardInInfo, apply_pixel_wrappers
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ..engine.space_layout import Tree
-from ..errors import SpaceError, VecrlError
-from ..gym_interface import Env, EnvReset, EnvStep, check_interface
-from .legacy_gym import LegacyGymAdapter
-from .registry import SEPARATOR, find_entry
+from ...engine.space_layout import Tree
+from ...errors import SpaceError, VecrlError
+from ...gym_interface import Env, EnvReset, EnvStep, check_interface
+from ..legacy_gym import LegacyGymAdapter
+from ..registry import SEPARATOR, find_entry
 
 _NAMESPACES = {"ALE": "ale_py"}  # the modules that register them
 _FAMILIES = {  # the names of environments of well-known libraries, by the prefix of their entry
@@ -47,6 +47,33 @@ def as_gymnasium(env: object) -> Env:
     """
     check_interface(env)
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
+
+
+def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[], Env]:
+    """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
+
+    Args:
+        name: the name of the environment.
+        python: another interpreter, with gymnasium or the old gym, on which the environment is made; see
+            `vecrl.simulators.foreign.foreign_env`.
+        kwargs: arguments of `make`.
+
+    Raises:
+        gymnasium.error.Error: there is no environment of that name.
+    """
+    if python is not None:
+        from ..foreign import named_env
+
+        return named_env(name, python=python, **kwargs)
+    import_namespace(name)
+    with explained_names(name):
+        spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
+    return partial(make_by_spec, spec_or_name, name, **kwargs)
+
+
+def names() -> list[str]:
+    """Returns the ids in gymnasium's registry."""
+    return list(gymnasium.registry)
 
 
 def make(env_name: str, library: str, **kwargs: Any) -> Env:
@@ -80,7 +107,7 @@ def maker(
     """
     render_options = {"render_mode": "rgb_array"} if from_pixels else {}
     if python is not None and SEPARATOR not in env_name:
-        from .foreign import named_env
+        from ..foreign import named_env
 
         return named_env(env_name, library, python=python, **{**render_options, **kwargs})
     if SEPARATOR not in env_name:
