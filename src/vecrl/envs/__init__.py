@@ -24,7 +24,7 @@ from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase
 from .spec_inference import make_composite_from_td
 from .transforms import *  # noqa: F403 (its __all__ lists the names)
-from .transforms.policy_transforms import add_policy_transforms
+from .transforms.primer import add_policy_transforms
 from .utils import (
     ExplorationType,
     RandomPolicy,

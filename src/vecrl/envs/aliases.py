@@ -89,7 +89,6 @@ NAMES: dict[str, dict[str, str]] = {
         "_apply_to_composite": "vecrl.envs.transforms.spec_hooks.each_entry",
         "_apply_to_composite_inv": "vecrl.envs.transforms.spec_hooks.each_input_entry",
     },
-    "vecrl.envs.transforms.vecnorm": {"VecNormV2": "vecrl.envs.transforms.VecNormV2"},
 }
 """Names of a module that other modules define."""
 _LIBRARY_NAMES = {name: f"vecrl.envs.libs.{library}.{name}" for library, names in LIBRARIES.items() for name in names}

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..envs.keys import Key, key_path
 from ..envs.step_mdp import as_keys
-from ..envs.transforms.base import StatelessTransform
-from ..envs.transforms.observation_transform import ObservationTransform
+from ..envs.transforms.base import ObservationTransform, StatelessTransform
 from ..snapshot.atomic_write import atomic_file
 from ..specs import Composite, NonTensor, Unbounded
 from .loggers import Logger

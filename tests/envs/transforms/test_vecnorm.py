@@ -23,7 +23,7 @@ from vecrl.envs.transforms import (
     VecNorm,
     VecNormV2,
 )
-from vecrl.envs.transforms.shared_stats import _remove
+from vecrl.envs.transforms.vecnorm_stats import _remove
 from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
 

@@ -1,7 +1,8 @@
 """Transforms of actions between the form that policies choose and the form that the environment takes.
 
 In an environment they change inputs only. On stored data, `forward` maps actions of the environment to the form of the
-policy. They must not know how policies choose actions.
+policy. `ActionMask` restricts random actions to those that the environment allows in each row, and `MeanActionSelector`
+is for policies over Gaussian beliefs about states, as of PILCO.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ...specs import Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec
-from ..keys import Key
-from .base import Transform
+from ...specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
+from ..keys import Key, join_key, split_key
+from ..row_masks import RowMasks
+from .base import StatelessTransform, Transform
 from .elementwise import as_number
 from .part import Keys
 
-__all__ = ["ActionDiscretizer", "ActionScaling", "DiscreteActionProjection"]
+__all__ = ["ActionDiscretizer", "ActionMask", "ActionScaling", "DiscreteActionProjection", "MeanActionSelector"]
 
 
 class ActionTransform(Transform):
@@ -371,3 +373,187 @@ class DiscreteActionProjection(ActionTransform):
         assert spec.dtype is not None
         shape = spec.shape if isinstance(spec, Categorical) else (*spec.shape[:-1], self.max_actions)
         return type(spec)(self.max_actions, shape, spec.device, spec.dtype)
+
+
+_MASKABLE = (Categorical, OneHot, MultiOneHot, MultiCategorical)
+
+
+class ActionMask(Transform):
+    """Makes `rand_action` sample only actions that the mask in its input TensorDict allows.
+
+    The last mask is also set in the action spec, for policies that sample from it. In a batch of environments, append
+    the transform to the batch and not to each environment.
+
+    Args:
+        action_key: the key of discrete actions (`Categorical`, `OneHot`, `MultiCategorical` or `MultiOneHot`).
+        mask_key: the key of the masks, `[*batch, ..., options]` bool, as the spec's `update_mask` takes them. If an
+            action is one of all combinations of several choices, `[*batch, options 1, options 2, …]`.
+
+    Raises:
+        SpaceError: on use, if the actions have another spec.
+        RuntimeError: on use outside an environment.
+
+    >>> from tensordict import TensorDict
+    >>> import torch
+    >>> from vecrl.envs import EnvBase
+    >>> from vecrl.specs import Binary, Unbounded
+    >>> class Even(EnvBase):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.action_spec = Categorical(4)
+    ...         self.observation_spec = Composite(action_mask=Binary(4, (4,), dtype=torch.bool))
+    ...         self.reward_spec = Unbounded((1,))
+    ...     def _reset(self, tensordict=None):
+    ...         return TensorDict({"action_mask": torch.tensor([True, False, True, False])})
+    ...     def _step(self, tensordict):
+    ...         return self._reset().update({"reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)})
+    ...     def _set_seed(self, seed): ...
+    >>> Even().append_transform(ActionMask()).rollout(20)["action"].remainder(2).any()
+    tensor(False)
+    """
+
+    preserves_done = True
+
+    def __init__(self, action_key: Key = "action", mask_key: Key = "action_mask"):
+        super().__init__()
+        self.action_key = action_key
+        self.mask_key = mask_key
+        self._masked_spec: Any = None
+
+    def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
+        """Returns the action specs with the masks in `tensordict` applied."""
+        mask: Tensor | None = tensordict.get(self.mask_key, None)
+        spec = specs.get(self.action_key, None)
+        if mask is None or spec is None:
+            return specs
+        batch = tensordict.batch_size
+        if len(specs.shape) < len(batch):  # an environment that accepts any batch size
+            specs = specs.expand(*batch, *specs.shape).clone()
+            spec = specs[self.action_key]
+        spec.update_mask(_one_flag_per_option(mask, spec))
+        return specs
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get("_step", None)
+        self._update_mask(tensordict, next_tensordict, RowMasks({} if mask is None else {(): mask}, [()]))
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        self._update_mask(tensordict, tensordict_reset, self._reset_masks(tensordict))
+        return tensordict_reset
+
+    def _update_mask(self, previous: TensorDictBase, current: TensorDictBase, masks: RowMasks) -> None:
+        """Sets the masks of `current`, in the rows of `masks`, in the action spec."""
+        mask: Tensor | None = current.get(self.mask_key, None)
+        spec = self._masked_spec
+        if mask is None or spec is None or current.batch_size != self._require_parent().batch_size:
+            return
+        if masks and previous.get(self.mask_key, None) is not None:
+            mask = masks.select(current.select(self.mask_key), previous).get(self.mask_key)
+        spec.update_mask(_one_flag_per_option(mask, spec))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Returns stored data unchanged. Raises a RuntimeError outside an environment."""
+        self._require_parent()
+        return tensordict
+
+    def _leaf_keys(self, kind: str) -> tuple[Key, Key]:
+        return (self.action_key, self.action_key) if kind == "action" else super()._leaf_keys(kind)
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """Checks the action spec and returns it. Later steps and resets set its masks."""
+        spec = action_spec[self.action_key]
+        if not isinstance(spec, _MASKABLE):
+            names = ", ".join(kind.__name__ for kind in _MASKABLE)
+            raise SpaceError(f"Expected actions of {names} at {self.action_key!r}, got {spec!r}.")
+        parent = self.parent
+        if parent is not None and self.mask_key not in parent.full_observation_spec:
+            raise SpaceError(
+                f"Expected a mask among the observations at {self.mask_key!r}, got none. Give another mask_key."
+            )
+        self._masked_spec = spec
+        return action_spec
+
+
+def _one_flag_per_option(mask: Any, spec: Any) -> Tensor:
+    """Flattens a mask of combinations, `[..., n_1, n_2, …]`, for a spec of one choice among all combinations."""
+    if not isinstance(spec, Categorical | OneHot):
+        return mask
+    dims = spec.ndim - isinstance(spec, OneHot)  # of the mask, before those of the options
+    is_joint = mask.ndim > dims + 1 and mask.shape[dims:].numel() == spec.n
+    return mask.flatten(dims) if is_joint else mask
+
+
+def _below(key: Key, name: str) -> Key:
+    """Returns the key of `name` in the group at `key`."""
+    prefix, last = split_key(key)
+    return join_key((*prefix, last), name)
+
+
+class MeanActionSelector(StatelessTransform):
+    """Lets a policy over Gaussian beliefs act in an environment that has neither beliefs nor distributions of actions.
+
+    The observation becomes a belief without uncertainty: "mean" `[*batch, d]` is the observation, and the covariance
+    "var" `[*batch, d, d]` is zero. Of the distribution of actions that the policy writes, the environment gets the
+    "mean". See Deisenroth and Rasmussen, 2011, "PILCO: A model-based and data-efficient approach to policy search".
+
+    The action spec has only the mean, so random actions and rollouts without a policy work. (TorchRL keeps the spec of
+    the action itself, with which they fail.)
+
+    Args:
+        observation_key: the key of the observation, which becomes the key of the belief.
+        action_key: the key of the action, which becomes the key of its distribution.
+
+    Raises:
+        SpaceError: on use, if there is no such observation or action, or the observation is not a vector of floats.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("Pendulum-v1").append_transform(MeanActionSelector())
+    >>> rollout = env.rollout(5)
+    >>> rollout["observation", "mean"].shape, rollout["observation", "var"].shape, rollout["action", "mean"].shape
+    (torch.Size([5, 3]), torch.Size([5, 3, 3]), torch.Size([5, 1]))
+    """
+
+    _checked_keys = ()  # the methods of specs accept vectors and actions only
+
+    def __init__(self, observation_key: Key = "observation", action_key: Key = "action"):
+        beliefs = [_below(observation_key, "mean"), _below(observation_key, "var")]
+        super().__init__([observation_key], beliefs, [action_key], [_below(action_key, "mean")])
+
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        return keys  # an observation has two out_keys
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        key = self.in_keys[0]
+        mean = next_tensordict.get(key, None)
+        if isinstance(mean, Tensor):
+            var = torch.zeros(*mean.shape, mean.shape[-1], dtype=mean.dtype, device=mean.device)
+            next_tensordict.set(key, TensorDict({"mean": mean, "var": var}, next_tensordict.batch_size))
+        elif not self._allow_missing:
+            raise self._missing(key, next_tensordict)
+        return next_tensordict
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        return value
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Replaces the spec of the observation by those of its mean and its covariance."""
+        [key] = self.in_keys
+        spec = observation_spec.get(key, None)
+        dtype = None if spec is None else spec.dtype
+        if spec is None or spec.ndim != observation_spec.ndim + 1 or dtype is None or not dtype.is_floating_point:
+            raise SpaceError(
+                f"Expected an observation at {key!r} that is a vector of floats, got {spec!r}. Give its key."
+            )
+        del observation_spec[key]
+        observation_spec[self.out_keys[0]] = spec
+        var = Unbounded((*spec.shape, spec.shape[-1]), dtype=dtype, device=spec.device)
+        observation_spec[self.out_keys[1]] = var
+        return observation_spec
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """Replaces the spec of the action by that of the mean."""
+        if action_spec.get(self.in_keys_inv[0], None) is None:
+            keys = list(action_spec.keys(True, True))
+            raise SpaceError(f"Expected an action at {self.in_keys_inv[0]!r}, got only {keys}. Give its key.")
+        return super().transform_action_spec(action_spec)

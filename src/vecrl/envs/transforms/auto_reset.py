@@ -1,6 +1,6 @@
 """Transforms for simulators with auto-reset: the explicit form of `EnvBase(auto_reset=True)`.
 
-The buffer that separates episodes is in `..self_reset`. This module must not know which simulator it is used with.
+The buffer that separates episodes is in `..self_reset`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The backbones of pretrained transforms: ResNets of torchvision and ViTs of timm, with weights from a checkpoint.
 
-Both libraries are imported on first use. This module must not know transforms, and it downloads nothing.
+Both libraries are imported on first use. Nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ Keys are named from the side of the environment. For outputs of the environment,
 environment and `out_keys` are the keys that the user sees. For inputs, `in_keys_inv` are the keys of the environment
 and `out_keys_inv` are the keys that the user sets.
 
-A transform defines how values and specs change. It must not know the engine. It may read its `parent`: the environment
-with the transforms before this one. Keys and containers are in `.part`.
+`StatelessTransform`, `ObservationTransform` and `RowStateTransform` are its bases for transforms that keep nothing
+between steps, for those of observations, and for those that keep a value of each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from ...specs import Composite, TensorSpec
 from ..keys import Key, split_key
-from ..row_masks import Prefix, RowMasks
+from ..row_masks import Prefix, RowMasks, broadcast_mask
 from .part import Keys, Part, overrides
 from .ragged_entries import map_parts, parts_of
-from .spec_hooks import KINDS, accept_leaves
-from .spec_probe import infer_spec
+from .spec_hooks import KINDS, accept_leaves, infer_spec
 
-__all__ = ["Transform"]
+__all__ = ["ObservationTransform", "Transform"]
+
 
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
 
@@ -399,3 +399,59 @@ class StatelessTransform(Transform):
 
     preserves_done = True
     _resets_like_steps = True
+
+
+class ObservationTransform(StatelessTransform):
+    """The base of transforms of observations. The default `in_keys` are all observations of the environment.
+
+    Args:
+        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `Transform`.
+
+    Raises:
+        ValueError: on use with stored data, if there are neither `in_keys` nor an environment.
+    """
+
+    _kinds = ("observation", "action", "state")
+
+    def _default_in_keys(self) -> list[Key]:
+        parent = self.parent
+        return [] if parent is None else list(parent.observation_keys)
+
+    def _removable(self, keys: list[Key]) -> list[Key]:
+        """Returns the keys that the next step of the environment does not need."""
+        parent = self.parent
+        return keys if parent is None else [key for key in keys if key not in parent.state_keys]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._in_keys is None and self.container is None:
+            raise ValueError(
+                f"Expected {type(self).__name__} outside an environment to have in_keys, got none. Give in_keys."
+            )
+        return self._call(tensordict)
+
+
+class RowStateTransform(Transform):
+    """Keeps tensors `[*batch, ...]` between steps, which are part of its state. A clone shares them."""
+
+    preserves_done = True
+
+    def clone(self) -> Self:
+        """Returns a copy without a container that shares the buffers, also those that are created later."""
+        cloned = super().clone()
+        cloned.__dict__["_buffers"] = self.__dict__["_buffers"]
+        return cloned
+
+    def _store(self, name: str, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Stores the rows of `mask` of a value for the next step. Returns a copy, which the caller may change."""
+        previous = self._buffers.get(name)
+        if mask is not None and previous is not None and previous.shape == value.shape:
+            value = torch.where(broadcast_mask(mask, value), value, previous)
+        self._buffers[name] = value.detach()
+        return value.clone()
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+        self._buffers.clear()
+        for name, value in state_dict.items():
+            if name.startswith(prefix) and "." not in name.removeprefix(prefix):
+                self._buffers[name.removeprefix(prefix)] = torch.empty_like(value)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

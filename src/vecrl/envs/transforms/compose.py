@@ -1,4 +1,4 @@
-"""`Compose`: a sequence of transforms as one transform. It must not know what its transforms do."""
+"""`Compose`: a sequence of transforms as one transform."""
 
 from __future__ import annotations
 

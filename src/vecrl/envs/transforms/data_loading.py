@@ -1,7 +1,4 @@
-"""`DataLoadingPrimer`: starts episodes from the rows of a data loader, such as the prompts of a language model.
-
-It must not know what the rows mean.
-"""
+"""`DataLoadingPrimer`: starts episodes from the rows of a data loader, such as the prompts of a language model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms of the dtype, the device and the memory of values. They must not change what the values are."""
+"""Transforms of the dtype, the device and the memory of values."""
 
 from __future__ import annotations
 

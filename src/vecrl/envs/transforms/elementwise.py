@@ -1,25 +1,25 @@
-"""Transforms of single values: functions, normalization, clips and signs. They must keep nothing between steps."""
+"""Transforms of single values: functions, affine maps, clips and signs; and a check that numbers are finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from tensordict import NonTensorStack, is_non_tensor
+from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
 from ..keys import Key
-from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
-from .observation_transform import ObservationTransform
+from .base import ObservationTransform, StatelessTransform
 from .part import Keys
-from .spec_probe import probe_output
+from .ragged_entries import part_leaves
+from .spec_hooks import Numbers, clip_bounds_of, clip_to, map_bounds, probe_output
 
-__all__ = ["ClipTransform", "ObservationNorm", "SignTransform", "UnaryTransform"]
+__all__ = ["ClipTransform", "FiniteTensorDictCheck", "ObservationNorm", "SignTransform", "UnaryTransform"]
 
 
 class UnaryTransform(ObservationTransform):
@@ -360,3 +360,35 @@ def _moments(data: Tensor, dims: tuple[int, ...], keep_dims: tuple[int, ...]) ->
     removed_dims = tuple(dim for dim in sorted({dim % data.ndim for dim in dims}) if dim not in kept_dims)
     mean, deviation = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)
     return mean.squeeze(removed_dims), deviation.squeeze(removed_dims)
+
+
+class FiniteTensorDictCheck(StatelessTransform):
+    """Raises an error if a number in the output of a step or reset, or in stored data, is NaN or infinite.
+
+    Raises:
+        ValueError: some numbers are not finite; the message names their entries.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> FiniteTensorDictCheck()(TensorDict({"x": torch.tensor([0.0, torch.nan])}))
+    Traceback (most recent call last):
+    ...
+    ValueError: Expected finite numbers, got NaN or infinite ones in 'x' (1 of 2).
+    """
+
+    elementwise = True
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        non_finite = [f"{key!r} ({count} of {size})" for key, count, size in _not_finite(next_tensordict)]
+        if non_finite:
+            raise ValueError(f"Expected finite numbers, got NaN or infinite ones in {', '.join(non_finite)}.")
+        return next_tensordict
+
+
+def _not_finite(td: TensorDictBase) -> Iterator[tuple[Any, int, int]]:
+    """Yields each entry with numbers that are not finite: its key, the count of these numbers, and its size."""
+    for _, key, value in part_leaves(td):
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            finite = value.isfinite()
+            if not bool(finite.all()):
+                yield key, int((~finite).sum()), value.numel()

@@ -1,4 +1,4 @@
-"""Transforms that end episodes, or mark where parts of them end. They must not know how environments are reset."""
+"""Transforms that end episodes, or mark where parts of them end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ...specs import Categorical, Composite, Unbounded
 from ..attributes import attribute_at
 from ..keys import Key, join_key
 from ..row_masks import Prefix, broadcast_mask
-from .base import Transform
-from .row_state import RowStateTransform
+from .base import RowStateTransform, Transform
 
 __all__ = ["EndOfLifeTransform", "RandomTruncationTransform", "TerminateTransform"]
 

@@ -1,7 +1,7 @@
 """Transforms of the last values of an entry: `CatFrames` concatenates them, `TimeMaxPool` takes their maximum.
 
 In an environment, the last stack of every row is kept in a buffer, because later transforms may change the entry in the
-TensorDict. For stored trajectories, stacks are computed from the data alone. It must not know what the values are.
+TensorDict. For stored trajectories, stacks are computed from the data alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ...validation import parse_count
 from ..keys import Key
 from ..row_masks import broadcast_mask
+from .base import RowStateTransform
 from .counters import episode_starts, start_indices
 from .part import Keys
-from .row_state import RowStateTransform
 
 __all__ = ["CatFrames", "TimeMaxPool"]
 

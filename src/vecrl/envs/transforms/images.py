@@ -1,7 +1,7 @@
 """Transforms of images: conversion to floats, gray scale, resize and crop, by torch and NumPy alone.
 
 Images are `[..., channels, height, width]`. Only the input of `ToTensorImage` is `[..., height, width, channels]`, the
-layout of cameras and screens. This module knows values and specs, and must not know earlier images.
+layout of cameras and screens.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
+from .base import ObservationTransform
 from .functional import rgb_to_grayscale
-from .observation_transform import ObservationTransform
 from .part import Keys
-from .spec_probe import probe_output
+from .spec_hooks import probe_output
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 

@@ -1,4 +1,4 @@
-"""Transforms that concatenate, rename, select or exclude entries. They must not change values."""
+"""Transforms that concatenate, rename, select or exclude entries. Values stay the same."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..keys import FLAGS, Key, split_key
 from ..step_mdp import as_keys
-from .base import StatelessTransform
-from .observation_transform import ObservationTransform
+from .base import ObservationTransform, StatelessTransform
 from .part import Keys
-from .ragged_entries import entries_at
-from .row_shape_errors import is_heterogeneous
-from .spec_probe import probe_output
+from .ragged_entries import entries_at, is_heterogeneous
+from .spec_hooks import probe_output
 
 __all__ = ["CatTensors", "ExcludeTransform", "RenameTransform", "SelectTransform"]
 

@@ -1,6 +1,6 @@
 """`Part`: the keys, the container and the cached values of a transform.
 
-A container is a `Compose`, which is a part itself, or a `TransformedEnv`. This module must not know values and specs.
+A container is a `Compose`, which is a part itself, or a `TransformedEnv`.
 """
 
 from __future__ import annotations

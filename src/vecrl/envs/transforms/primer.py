@@ -1,22 +1,24 @@
-"""`TensorDictPrimer`: adds entries that an environment does not have, such as the state of a recurrent policy or noise.
+"""Adds entries that an environment does not have, such as the state of a recurrent policy or noise.
 
-It must not know what policies do with the entries.
+`add_policy_transforms` adds the transforms that a policy needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
-from ..keys import Key
+from ..base import EnvBase
+from ..keys import Key, key_path
 from ..row_masks import RowMasks
 from .base import Transform
+from .counters import InitTracker
 
 __all__ = ["TensorDictPrimer", "gSDENoise"]
 
@@ -220,3 +222,44 @@ class gSDENoise(TensorDictPrimer):
         matrix = (1,) if state_dim is None or action_dim is None else (action_dim, state_dim)
         specs = Composite({"_eps_gSDE": Unbounded((*shape, *matrix))}, shape=shape)
         super().__init__(specs, **{"random": state_dim is not None, **kwargs})
+
+
+def add_policy_transforms(env: EnvBase, policy: object) -> EnvBase:
+    """Adds the transforms that a policy needs and that the environment does not have yet.
+
+    These are an `InitTracker`, and the result of the method `make_tensordict_primer` of each module in the policy that
+    has this method, such as TorchRL's `LSTMModule` and `GRUModule`.
+
+    Args:
+        env: the environment.
+        policy: the policy. For one that is no `nn.Module`, no transform is added.
+
+    Returns:
+        A `TransformedEnv`, or `env` itself if no transform is added.
+
+    >>> from torch import nn
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("CartPole-v1", policy=nn.Linear(4, 2))
+    >>> env.reset()["is_init"]
+    tensor([True])
+    """
+    if not isinstance(policy, nn.Module):
+        return env
+    if all(key_path(key)[-1] != "is_init" for key in env.observation_keys):
+        env = env.append_transform(InitTracker())
+    for primer in _primers(policy):
+        if not _entries(primer) or not _entries(primer) <= set(env.observation_keys):
+            env = env.append_transform(primer)
+    return env
+
+
+def _primers(policy: nn.Module) -> Iterator[Any]:
+    for module in policy.modules():
+        if callable(make_primer := getattr(module, "make_tensordict_primer", None)):
+            yield make_primer()
+
+
+def _entries(primer: Any) -> set[object]:
+    """Returns the keys that a primer writes; none for another transform."""
+    primers = getattr(primer, "primers", None)
+    return set() if primers is None else set(primers.keys(True, True))

@@ -1,8 +1,7 @@
 """Transforms of shapes: flatten, squeeze, unsqueeze, permute.
 
 Each transform defines the new shape once, for tensors and specs. Negative dimensions are counted from the end, so the
-batch size does not matter. Other dimensions are counted from 0 after the batch dimensions. These transforms must not
-change values.
+batch size does not matter. Other dimensions are counted from 0 after the batch dimensions. Values stay the same.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from ...errors import SpaceError
 from ...specs import TensorSpec
 from ..keys import Key
 from .actions import ActionTransform
-from .observation_transform import ObservationTransform
+from .base import ObservationTransform
 from .part import Keys
-from .spec_probe import infer_spec
+from .spec_hooks import infer_spec
 
 __all__ = ["FlattenAction", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 

@@ -1,21 +1,23 @@
-"""Rules of the methods `transform_*_spec` of all transforms: they accept the spec of one entry, and keys must exist.
-
-This module knows keys and specs. It must not know single transforms.
-"""
+"""Specs of transforms: what holds for all `transform_*_spec`, and specs from a function or its bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from ...errors import SpaceError
-from ...specs import Composite, TensorSpec
+from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..keys import Key
 
 if TYPE_CHECKING:
     from .base import Transform
+
 
 _INPUTS = ("action", "state")
 KINDS = ("observation", "reward", "done", *_INPUTS)
@@ -160,3 +162,124 @@ def _advice(key: Key, known: list[Key]) -> str:
 
 def _text(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
+
+
+_PROBE_SIZE = 7  # differs from 1, and few functions give the same output size for both
+
+
+def probe_output(function: Callable[..., Any], *specs: TensorSpec) -> tuple[Any, tuple[int, ...]]:
+    """Returns the output of a function for zeros, and its shape.
+
+    The shape is -1 in dimensions that depend on dynamic sizes of the specs, and `()` if the output is no tensor.
+
+    Args:
+        function: takes a value of each of the specs, and returns a tensor.
+        specs: the specs of its inputs; -1 marks a dynamic size. All dynamic sizes are changed together.
+
+    Raises:
+        SpaceError: the number of dimensions depends on a dynamic size.
+
+    >>> import torch
+    >>> probe_output(lambda x: x.flatten(), Unbounded((-1, 2)))[1]
+    (-1,)
+    """
+    output = function(*[spec.zero() for spec in specs])
+    if not isinstance(output, Tensor):
+        return output, ()
+    if not any(-1 in spec.shape for spec in specs):
+        return output, tuple(output.shape)
+    return output, common_shape(output.shape, function(*[resize_dynamic(spec, spec.zero()) for spec in specs]).shape)
+
+
+def infer_spec(spec: TensorSpec, function: Callable[[Any], Any]) -> TensorSpec:
+    """Returns a spec without bounds for the output of a function of values of `spec`; `spec` if it is no tensor.
+
+    Raises:
+        SpaceError: the function returns None.
+    """
+    output, shape = probe_output(function, spec)
+    if output is None:
+        raise SpaceError(
+            f"Expected {getattr(function, '__qualname__', function)} to return a value, got None. Return it."
+        )
+    return Unbounded(shape, dtype=output.dtype, device=spec.device) if isinstance(output, Tensor) else spec
+
+
+def resize_dynamic(spec: TensorSpec, zeros: Any) -> Any:
+    """Returns zeros of `spec` with another value of each dynamic size. Zeros of a `Composite` are changed in place."""
+    if isinstance(spec, Composite):
+        for key, spec_part in spec.items(include_nested=True, leaves_only=True):
+            if spec_part is not None and -1 in spec_part.shape:
+                zeros.set(key, resize_dynamic(spec_part, zeros.get(key)))
+    elif isinstance(zeros, Tensor):
+        return zeros.expand([_PROBE_SIZE if size == -1 else size for size in spec.shape]).clone()
+    return zeros
+
+
+def common_shape(small: Sequence[int], large: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape common to both, with -1 in dimensions that differ.
+
+    Raises:
+        SpaceError: the numbers of dimensions differ.
+    """
+    if len(small) != len(large):
+        raise SpaceError(
+            f"Expected the output of a transform to have the same number of dimensions for all input sizes, got the "
+            f"shapes {tuple(small)} and {tuple(large)} for two sizes. Override its transform_observation_spec."
+        )
+    return tuple(a if a == b else -1 for a, b in zip(small, large, strict=True))
+
+
+Numbers = Tensor | np.ndarray | Sequence[float] | float
+"""What `torch.as_tensor` takes."""
+
+
+def clip_to(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Returns values clipped to [low, high], in their dtype, or in torch's default one if theirs cannot hold them."""
+    if not (value.dtype.is_floating_point or _can_represent(value.dtype, low, high)):
+        value = value.to(torch.get_default_dtype())
+    elif not (value.dtype.is_floating_point or value.dtype is torch.bool):
+        low, high = _clamp_to_dtype(low, value.dtype), _clamp_to_dtype(high, value.dtype)
+    return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
+
+
+def _can_represent(dtype: torch.dtype, low: Tensor, high: Tensor) -> bool:
+    """Returns whether an integer or bool dtype can represent its values clipped to [low, high]."""
+    minimum, maximum = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    is_integer = all(bool((bound == bound.round()).all()) for bound in (low, high))
+    return is_integer and bool((low <= maximum).all()) and bool((high >= minimum).all())
+
+
+def _clamp_to_dtype(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the integer bounds clamped to the range of an integer dtype, in that dtype."""
+    limits = torch.iinfo(dtype)
+    clamped = (bound.double() if bound.is_floating_point() else bound).clamp(limits.min, limits.max)
+    return torch.where(clamped >= limits.max, limits.max, clamped.to(dtype))
+
+
+def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Returns the spec of a monotonic function of values of `spec`. The function is applied to the bounds."""
+    zero = spec.zero()
+    value = function(zero)
+    shape = spec.shape if value.shape == zero.shape else value.shape
+    if not isinstance(spec, Bounded):
+        return Unbounded(shape, dtype=value.dtype, device=spec.device)
+    mapped_bounds = [function(bound) for bound in (spec.low, spec.high)]
+    low, high = (
+        bound.nan_to_num(fill, posinf=torch.inf, neginf=-torch.inf)
+        for bound, fill in ((torch.minimum(*mapped_bounds), -torch.inf), (torch.maximum(*mapped_bounds), torch.inf))
+    )
+    return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
+
+
+def clip_bounds_of(
+    spec: TensorSpec, function: Callable[[Tensor], Tensor], low: Tensor | float, high: Tensor | float
+) -> TensorSpec:
+    """Returns the spec of a monotonic function of values of `spec` with results in [low, high]."""
+    if isinstance(spec, Bounded):
+        return map_bounds(spec, function)
+    value = function(spec.zero())
+    if not (value.dtype.is_floating_point or value.dtype is torch.bool):  # integers have no infinite bounds
+        limits = torch.iinfo(value.dtype)
+        low, high = (function(torch.full_like(value, bound)) for bound in (limits.min, limits.max))
+    return Bounded(low, high, spec.shape, dtype=value.dtype, device=spec.device)

@@ -1,6 +1,6 @@
 """Transforms of texts and other objects into tensors, and back: hashes and tokens.
 
-Each row of a batch is one object. This module must not know what texts mean.
+Each row of a batch is one object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .part import Keys
 from .ragged_entries import is_ragged
-from .spec_probe import infer_spec
+from .spec_hooks import infer_spec
 
 __all__ = ["Hash", "Tokenizer"]
 

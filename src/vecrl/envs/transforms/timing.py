@@ -1,4 +1,4 @@
-"""Transforms that measure durations and number trajectories. They must not change other entries."""
+"""Transforms that measure durations and number trajectories."""
 
 from __future__ import annotations
 
