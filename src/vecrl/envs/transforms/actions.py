@@ -21,7 +21,7 @@ from ..keys import Key, join_key, split_key
 from ..row_masks import RowMasks
 from .base import StatelessTransform, Transform
 from .elementwise import as_number
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = ["ActionDiscretizer", "ActionMask", "ActionScaling", "DiscreteActionProjection", "MeanActionSelector"]
 

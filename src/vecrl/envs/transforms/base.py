@@ -21,7 +21,7 @@ from torch import Tensor
 from ...specs import Composite, TensorSpec
 from ..keys import Key, split_key
 from ..row_masks import Prefix, RowMasks, broadcast_mask
-from .part import Keys, Part, overrides
+from .keyed_module import KeyedModule, Keys, overrides
 from .ragged_entries import map_parts, parts_of
 from .spec_hooks import KINDS, accept_leaves, infer_spec
 
@@ -36,7 +36,7 @@ def owned(specs: Composite) -> Composite:
     return specs.exclude()
 
 
-class Transform(Part):
+class Transform(KeyedModule):
     """Changes entries of the outputs and inputs of an environment.
 
     To write a transform, override the simplest of these methods that is sufficient:

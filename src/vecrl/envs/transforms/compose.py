@@ -14,7 +14,7 @@ from ...specs import Composite
 from ..keys import Key
 from .base import Transform, owned
 from .function_transform import TransformLike, as_transform
-from .part import SubmoduleAttribute
+from .keyed_module import SubmoduleAttribute
 from .spec_hooks import check_keys
 
 __all__ = ["Compose"]

@@ -20,7 +20,7 @@ from ..keys import Key, join_key, key_path, split_key
 from ..row_masks import Prefix, broadcast_mask
 from ..step_mdp import as_keys
 from .base import Transform
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = ["InitTracker", "RewardSum", "StepCounter"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...specs import Bounded, Composite, TensorSpec
 from ..keys import Key, split_key
 from .base import StatelessTransform
-from .part import Keys
+from .keyed_module import Keys
 from .ragged_entries import part_leaves
 
 __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]

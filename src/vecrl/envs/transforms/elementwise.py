@@ -15,7 +15,7 @@ from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
 from ..keys import Key
 from .base import ObservationTransform, StatelessTransform
-from .part import Keys
+from .keyed_module import Keys
 from .ragged_entries import part_leaves
 from .spec_hooks import Numbers, clip_bounds_of, clip_to, map_bounds, probe_output
 

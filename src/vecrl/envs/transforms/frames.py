@@ -19,7 +19,7 @@ from ..keys import Key
 from ..row_masks import broadcast_mask
 from .base import RowStateTransform
 from .counters import episode_starts, start_indices
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = ["CatFrames", "TimeMaxPool"]
 

@@ -19,7 +19,7 @@ from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
 from .base import ObservationTransform
 from .functional import rgb_to_grayscale
-from .part import Keys
+from .keyed_module import Keys
 from .spec_hooks import probe_output
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]

@@ -14,7 +14,7 @@ from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..keys import FLAGS, Key, split_key
 from ..step_mdp import as_keys
 from .base import ObservationTransform, StatelessTransform
-from .part import Keys
+from .keyed_module import Keys
 from .ragged_entries import entries_at, is_heterogeneous
 from .spec_hooks import probe_output
 

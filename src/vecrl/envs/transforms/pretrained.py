@@ -20,7 +20,7 @@ from ..step_mdp import as_keys
 from .backbones import RESNETS, VITS, Weights, load_backbone, make_resnet, make_vit
 from .base import ObservationTransform
 from .images import CenterCrop, Resize, ToTensorImage
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = ["R3MTransform", "VC1Transform", "VIPRewardTransform", "VIPTransform"]
 

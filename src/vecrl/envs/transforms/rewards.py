@@ -16,7 +16,7 @@ from ..keys import Key, join_key, split_key
 from .base import StatelessTransform, Transform
 from .counters import RewardTracker
 from .elementwise import as_number
-from .part import Keys, SubmoduleAttribute
+from .keyed_module import Keys, SubmoduleAttribute
 from .spec_hooks import Numbers, clip_bounds_of, clip_to, infer_spec, map_bounds
 
 __all__ = ["BinarizeReward", "KLRewardTransform", "LineariseRewards", "RewardClipping", "RewardScaling", "TargetReturn"]

@@ -19,7 +19,7 @@ from ...specs import TensorSpec
 from ..keys import Key
 from .actions import ActionTransform
 from .base import ObservationTransform
-from .part import Keys
+from .keyed_module import Keys
 from .spec_hooks import infer_spec
 
 __all__ = ["FlattenAction", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]

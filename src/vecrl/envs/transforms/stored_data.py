@@ -23,7 +23,7 @@ from ..keys import FLAGS, Key, join_key, key_path, split_key
 from ..row_masks import broadcast_mask
 from ..step_mdp import as_keys
 from .base import Transform
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = [
     "BurnInTransform",

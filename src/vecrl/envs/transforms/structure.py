@@ -16,8 +16,8 @@ from ..keys import Key, join_key, split_key
 from ..row_masks import stack_lazily
 from ..step_mdp import as_keys
 from .base import StatelessTransform, Transform
+from .keyed_module import Keys
 from .keys import JoinTransform, remove_entries
-from .part import Keys
 from .ragged_entries import is_heterogeneous
 from .spec_hooks import infer_spec
 

@@ -21,7 +21,7 @@ from ...specs import Bounded, Composite, NonTensor, TensorSpec
 from ...specs.stacked import stack_specs
 from ..keys import Key, join_key, split_key
 from .base import StatelessTransform
-from .part import Keys
+from .keyed_module import Keys
 from .ragged_entries import is_ragged
 from .spec_hooks import infer_spec
 

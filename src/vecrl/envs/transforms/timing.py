@@ -23,7 +23,7 @@ from ..shared_folder import publish
 from ..step_mdp import as_keys
 from .base import Transform
 from .counters import Tracker
-from .part import Keys
+from .keyed_module import Keys
 
 __all__ = ["Timer", "TrajCounter"]
 

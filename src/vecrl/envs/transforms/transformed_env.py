@@ -27,7 +27,7 @@ from .base import Transform, owned
 from .compose import Compose
 from .counters import episode_starts
 from .function_transform import TransformLike, as_transform
-from .part import SubmoduleAttribute
+from .keyed_module import SubmoduleAttribute
 from .ragged_entries import Hook, heterogeneous_errors, with_heterogeneous_errors
 from .spec_hooks import check_keys
 

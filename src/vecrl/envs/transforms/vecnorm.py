@@ -21,7 +21,7 @@ from ..step_mdp import as_keys
 from .base import Transform
 from .compose import Compose
 from .elementwise import ObservationNorm, is_floating
-from .part import Keys
+from .keyed_module import Keys
 from .vecnorm_stats import (
     STAT_NAMES,
     Array,

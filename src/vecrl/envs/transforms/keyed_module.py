@@ -1,4 +1,4 @@
-"""`Part`: the keys, the container and the cached values of a transform.
+"""`KeyedModule`: the keys, the container and the cached values of a transform.
 
 A container is a `Compose`, which is a part itself, or a `TransformedEnv`.
 """
@@ -48,20 +48,20 @@ def overrides(cls: type, base: type, *names: str) -> bool:
     return any(getattr(cls, name) is not getattr(base, name) for name in names)
 
 
-def _keys_getter(name: str) -> Callable[[Part], list[Key]]:
+def _keys_getter(name: str) -> Callable[[KeyedModule], list[Key]]:
     attribute, default = f"_{name}", f"_default_{name}"
 
-    def get_keys(self: Part) -> list[Key]:
+    def get_keys(self: KeyedModule) -> list[Key]:
         keys = getattr(self, attribute)
         return self._cached(name, getattr(self, default)) if keys is None else keys
 
     return get_keys
 
 
-def _keys_setter(name: str) -> Callable[[Part, Keys], None]:
+def _keys_setter(name: str) -> Callable[[KeyedModule, Keys], None]:
     attribute = f"_{name}"
 
-    def set_keys(self: Part, keys: Keys) -> None:
+    def set_keys(self: KeyedModule, keys: Keys) -> None:
         setattr(self, attribute, None if keys is None else self._validate_keys(name, as_keys(keys)))
         self._invalidate()
 
@@ -82,7 +82,7 @@ class KeyList(property):
         def __set__(self, part: Any, keys: Keys) -> None: ...
 
 
-class Part(nn.Module):
+class KeyedModule(nn.Module):
     """A module with keys that may belong to a container. Its arguments are those of `Transform`.
 
     A `functools.cached_property` of a part is computed again after a change of keys or of the environment.
@@ -114,7 +114,7 @@ class Part(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         vars(self)["num_changes"] = self.num_changes + 1
-        Part.total_changes += 1
+        KeyedModule.total_changes += 1
 
     # -- keys
 
@@ -198,10 +198,10 @@ class Part(nn.Module):
         """The `TransformedEnv` or `Compose` that owns this transform, or None."""
         return None if self._container_ref is None else self._container_ref()
 
-    def _ancestors(self) -> Iterator[tuple[Part, Iterable[Part]]]:
+    def _ancestors(self) -> Iterator[tuple[KeyedModule, Iterable[KeyedModule]]]:
         """Yields this part and each part that contains it, from the inside out, with the parts before it."""
         container: Any = self
-        while isinstance(container, Part):
+        while isinstance(container, KeyedModule):
             part, container = container, container.container
             siblings = [*container] if isinstance(container, Iterable) else []
             yield part, siblings[: siblings.index(part)] if siblings else []
@@ -219,9 +219,9 @@ class Part(nn.Module):
         env = None if env_ref is None else env_ref()
         return None if env is None else env._parent_with(preceding)
 
-    def _find_place(self) -> tuple[Any, list[Part]]:
+    def _find_place(self) -> tuple[Any, list[KeyedModule]]:
         """Returns a weak reference to the `TransformedEnv`, or None, and the transforms before this one."""
-        preceding: list[Part] = []
+        preceding: list[KeyedModule] = []
         for _, parts in self._ancestors():
             preceding = [*parts, *preceding]
         env = self._env
@@ -249,7 +249,7 @@ class Part(nn.Module):
                 f"Expected {type(self).__name__} to belong to no environment, got one that already belongs to another. "
                 "Use transform.clone(), which shares its buffers and has no container."
             )
-        if (container._env if isinstance(container, Part) else container) is not None:
+        if (container._env if isinstance(container, KeyedModule) else container) is not None:
             self._check_allowed_in_environments()
         if previous is not None:
             previous.pop(list(previous).index(self))
@@ -258,7 +258,7 @@ class Part(nn.Module):
 
     def _check_allowed_in_environments(self) -> None:
         for part in self.modules():
-            if isinstance(part, Part) and part.stored_data_only:
+            if isinstance(part, KeyedModule) and part.stored_data_only:
                 name = type(part).__name__
                 raise ValueError(
                     f"Expected a transform for steps of an environment, got {name}, which needs several steps at once. "
