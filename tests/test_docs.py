@@ -110,6 +110,17 @@ def test_a_registered_simulator_is_used_by_all_dialects(extending: dict[str, Any
     assert steps[-1][3].tolist() == [True, True]
 
 
+def test_a_spec_follows_from_its_domain(extending: dict[str, Any]) -> None:
+    spec, batch, doses, dose = (extending[name] for name in ("spec", "batch", "doses", "Dose"))
+    assert (doses % torch.tensor([5, 20])).eq(0).all()
+    assert batch.project(batch.one() * 7)["dose"][0].tolist() == [5, 0]
+    assert spec.mismatch({"dose": torch.tensor([3, 20])}) == "at 'dose': 1 elements are no multiples"
+    assert spec["dose"][1] == dose(20) != dose(5)
+    assert torch.stack([dose(5), dose(5)]) == dose(5, (2,))
+    assert spec.cardinality() == 11
+    assert repr(dose(5, (2,))) == "Dose(shape=(2,), dtype=torch.int64, device=cpu)"
+
+
 def test_architecture_lists_each_module_once() -> None:
     page = (DOCS / "architecture.md").read_text()
     sections = [

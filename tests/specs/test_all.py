@@ -227,7 +227,7 @@ def _same_shape(spec: TensorSpec, value: Any) -> None:
 
 
 def _batch(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(spec.shape[: spec.ndim - spec._event_dims])
+    return tuple(spec.shape[: spec._num_movable()])
 
 
 @given(st.data(), leaves() | composites())

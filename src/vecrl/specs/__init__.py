@@ -5,12 +5,17 @@ them, and converts them from NumPy and back. `Composite` holds specs under keys,
 """
 
 from .base import TensorSpec
-from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
-from .categorical import Binary, Categorical, OneHot
+from .choices import Binary, BoxList, Categorical, CategoricalBox, MultiCategorical, MultiOneHot, OneHot
 from .composite import Composite
-from .multi_categorical import MultiCategorical, MultiOneHot
 from .non_tensor import Choice, NonTensor
-from .space_records import BoxList, CategoricalBox, ContinuousBox
+from .numeric import (
+    Bounded,
+    BoundedContinuous,
+    ContinuousBox,
+    Unbounded,
+    UnboundedContinuous,
+    UnboundedDiscrete,
+)
 from .stacked import Stacked, StackedComposite, consolidate_spec
 
 __all__ = [

@@ -1,14 +1,9 @@
-"""`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec.
-
-A leaf class names the attributes that make it up (`_fields`) and those that hold tensors (`_tensors`): equality, copies
-and changes of shape, device and dtype follow. It implements how values are drawn, checked and projected (`_sample`,
-`_violation`, `_project`).
-"""
+"""`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,7 +12,8 @@ from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
 from ..validation import parse_device
-from .dtypes import cast_exactly
+from .domains import Domain, values_equal
+from .dtypes import as_dtype, cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 
@@ -30,18 +26,6 @@ def as_device(device: Device) -> torch.device:
     if device.type == "cuda" and device.index is None:  # pyright: ignore[reportUnnecessaryComparison]
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
-    """Returns `dtype`, which may be given by its name, as a `torch.dtype`; torch's default for None."""
-    if dtype is None:
-        return torch.get_default_dtype()
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    torch_dtype = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not isinstance(torch_dtype, torch.dtype):
-        raise SpaceError(f"Expected a dtype, such as torch.float32 or 'float32', got {dtype!r}.")
-    return torch_dtype
 
 
 def foreign_spec_hint(value: object) -> str:
@@ -72,31 +56,13 @@ class TensorSpec(ShapeMethods):
     device: torch.device | None
     domain: str | None = None
 
-    _kind: ClassVar[str] = "TensorSpec"
-    """Specs are equal only if their kinds are. A class and its shorthand subclasses have the same kind."""
-
+    _domain: Any = Domain()  # a `Domain`; leaf specs declare which
     _fields: ClassVar[tuple[str, ...]] = ()
-    """The attributes that are compared by `==`."""
+    """The attributes that are compared by `==` besides shape, device, dtype and domain."""
 
-    _tensors: ClassVar[tuple[str, ...]] = ()
-    """The attributes that hold tensors of the spec's shape, with or without more dimensions for options; or None."""
-
-    _event_dims: ClassVar[int] = 0
-    """The number of last dimensions that form one value (a one-hot row) and cannot be rearranged."""
-
-    # -- what each class of specs implements
-
-    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
-        """Draws random values of shape `sizes`, which ends with this spec's shape."""
-        raise NotImplementedError
-
-    def _violation(self, val: Tensor) -> str | None:
-        """Returns why `val`, which has a correct shape and dtype, is not in the spec; None if it is."""
-        raise NotImplementedError
-
-    def _project(self, val: Tensor) -> Tensor:
-        """Returns the nearest value in the spec, in the spec's dtype, for `val`, which has a correct shape."""
-        raise NotImplementedError
+    def _current_domain(self) -> Any:
+        """Returns which values the elements of a leaf spec may have."""
+        return self._domain
 
     # -- copies with changes
 
@@ -106,26 +72,22 @@ class TensorSpec(ShapeMethods):
         vars(spec).update(vars(self), **changes)
         return spec
 
-    def _map_tensors(self, function: Callable[[Tensor], Tensor]) -> dict[str, object]:
-        """Returns the attributes that change if `function` is applied to each tensor."""
-        tensors = vars(self)
-        return {name: function(tensors[name]) for name in self._tensors if tensors[name] is not None}
-
     def _num_movable(self) -> int:
-        return self.ndim - self._event_dims
+        return self.ndim - self._domain.event_dims
 
     def _rearrange(self, op: ShapeOp) -> Self:
-        leading = op.without_trailing(self._event_dims) if self._event_dims else op
+        domain = self._current_domain()
+        leading = op.without_trailing(domain.event_dims) if domain.event_dims else op
         if leading is None:
             error_type = IndexError if op.verb == "index" else SpaceError
             raise error_type(f"Cannot {op.verb} {self!r} in this way: its last dimension is one choice.")
-        return self._replace(shape=op.out_shape, **self._map_tensors(leading.apply_checked))
+        return self._replace(shape=op.out_shape, _domain=domain.map(leading.apply_checked))
 
     def _convert(self, dest: torch.device | torch.dtype) -> Self:
         """Returns the spec on another device, or with another dtype."""
         if isinstance(dest, torch.dtype):
             return self._replace(dtype=dest)
-        return self._replace(device=dest, **self._map_tensors(lambda tensor: tensor.to(dest)))
+        return self._replace(device=dest, _domain=self._current_domain().map(partial(Tensor.to, device=dest)))
 
     # -- values
 
@@ -155,7 +117,7 @@ class TensorSpec(ShapeMethods):
             shape: batch dimensions in front of the spec's own shape.
             generator: the random number generator; None for torch's global one.
         """
-        return self._sample(self._sizes(shape), generator)
+        return self._current_domain().rand(self._sizes(shape), self.dtype, self.device, generator)
 
     def sample(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """The same as `rand`."""
@@ -187,7 +149,7 @@ class TensorSpec(ShapeMethods):
             return f"expected shape {tuple(self.shape)}, got {tuple(val.shape)}"
         if val.dtype != self.dtype:
             return f"expected {self.dtype}, got {val.dtype}"
-        return self._violation(val)
+        return self._current_domain().violation(val)
 
     def is_in(self, val: object) -> bool:
         """Whether `val` has the spec's shape (after any batch dimensions), its dtype, and allowed values."""
@@ -220,7 +182,7 @@ class TensorSpec(ShapeMethods):
         val = torch.as_tensor(val, device=self.device if not isinstance(val, Tensor) else None)
         if not shape_matches(val.shape, self.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.shape)}.")
-        return self._project(val)
+        return self._current_domain().project(val, self.dtype)
 
     # -- conversions from and to the environment's values
 
@@ -278,14 +240,17 @@ class TensorSpec(ShapeMethods):
 
         Batch dimensions do not count: the cardinality of `Categorical(4, (8,))` is 4.
         """
-        return float("inf")
+        return self._current_domain().cardinality(self.shape)
 
     def enumerate(self, use_mask: bool = False) -> Any:
         """Returns all values (with `use_mask`, those that the mask allows), stacked along a new first dimension.
 
         All elements of a batch have the same value.
         """
-        raise NotImplementedError(f"The values of {self!r} cannot be enumerated.")
+        values = self._current_domain().enumerate(self.shape, self.dtype, self.device, use_mask)
+        if values is None:
+            raise NotImplementedError(f"The values of {self!r} cannot be enumerated.")
+        return values
 
     # -- devices, dtypes, copies
 
@@ -318,7 +283,7 @@ class TensorSpec(ShapeMethods):
 
     def clone(self) -> Self:
         """Returns a copy that shares no tensor with this spec."""
-        return self._replace(**self._map_tensors(Tensor.clone))
+        return self._replace(_domain=self._current_domain().map(Tensor.clone))
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Has no effect: `encode` keeps no cache. Exists for compatibility with TorchRL."""
@@ -330,13 +295,14 @@ class TensorSpec(ShapeMethods):
 
     def _state(self) -> Sequence[object]:
         """Returns what makes specs equal."""
-        return self._kind, *(getattr(self, name) for name in self._fields)
+        extra = (getattr(self, name) for name in self._fields)
+        return self.shape, self.device, self.dtype, self.domain, self._current_domain(), *extra
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorSpec):
             return False
         own_state, other_state = self._state(), other._state()
-        return len(own_state) == len(other_state) and all(map(_values_equal, own_state, other_state))
+        return len(own_state) == len(other_state) and all(map(values_equal, own_state, other_state))
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -347,17 +313,23 @@ class TensorSpec(ShapeMethods):
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
 
 
-def _values_equal(a: Any, b: object) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
-    if isinstance(a, dict) and isinstance(b, dict):  # in any order
-        return a.keys() == b.keys() and all(_values_equal(value, b[key]) for key, value in a.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    try:
-        equal = a == b
-        return equal if isinstance(equal, bool) else bool(np.all(equal))
-    except ValueError:  # an object that holds arrays: the truth value of their comparison is ambiguous
-        return pickle.dumps(a) == pickle.dumps(b)
+def domain_of(spec: TensorSpec) -> Any:
+    """Returns the domain of a leaf spec."""
+    return spec._current_domain()
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.device.type == "meta" or torch.equal(a, b)
+class Leaf(TensorSpec):
+    """A spec of tensors: a shape, a dtype, a device and a domain. Subclasses are constructors for domains.
+
+    Args:
+        shape: of a value, batch dimensions included; -1 where a size is not fixed.
+        device: None for torch's default device.
+        dtype: None for torch's default dtype.
+        domain: which values the elements may have.
+    """
+
+    def __init__(self, shape: ShapeLike, device: Device, dtype: torch.dtype | str | None, domain: Domain):
+        self.shape = as_size(shape)
+        self.device = as_device(device)
+        self.dtype = as_dtype(dtype)
+        self._domain = domain

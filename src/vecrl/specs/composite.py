@@ -483,8 +483,6 @@ class Composite(SpecMapping):
     (torch.Size([3]), torch.Size([]), True)
     """
 
-    _kind = "Composite"
-    _fields = ("_specs", "_shape", "_device", "data_cls")
     dtype = None
 
     def __init__(
@@ -771,6 +769,9 @@ class Composite(SpecMapping):
             for (name, column), row in zip(columns.items(), rows, strict=True)
         }
         return self._pack(values, torch.Size([total, *concrete(self.shape)]))
+
+    def _state(self) -> Sequence[object]:
+        return Composite, self._specs, self._shape, self._device, self.data_cls
 
     def __repr__(self) -> str:
         lines = [f"    {name}: {_indent(spec)}," for name, spec in self._entries().items()]

@@ -1,4 +1,4 @@
-"""Converts dtypes of NumPy to those of torch, and back; casts that change no value."""
+"""Dtypes of torch and NumPy: their names, their limits, and casts that change no value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
+
+# torch can neither compare, draw nor pickle tensors of these dtypes
+UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+INT64_MAX_FLOAT = 2.0**63 - 1024  # the largest float64 that int64 can hold
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
@@ -44,6 +48,33 @@ def numpy_dtype(dtype: torch.dtype | None) -> np.dtype[Any]:
     if result is None or result.kind not in "biufc":  # if JAX is imported, np.dtype finds bfloat16, an extension type
         raise SpaceError(f"NumPy has no {dtype}. Cast the spec, for instance with spec.to(torch.float32).")
     return result
+
+
+def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
+    """Returns `dtype`, which may be given by its name, as a `torch.dtype`; torch's default for None."""
+    if dtype is None:
+        return torch.get_default_dtype()
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    torch_dtype = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise SpaceError(f"Expected a dtype, such as torch.float32 or 'float32', got {dtype!r}.")
+    return torch_dtype
+
+
+def dtype_limits(dtype: torch.dtype) -> tuple[Any, Any]:
+    """Returns the least and greatest finite number of a dtype, limited to the range of int64."""
+    if dtype == torch.bool:
+        return False, True
+    if dtype.is_floating_point or dtype.is_complex:
+        info = torch.finfo(dtype)
+        return info.min, info.max
+    return torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 1)
+
+
+def to_comparable(tensor: Tensor) -> Tensor:
+    """Returns a tensor of a dtype with which torch can compute: int64 for an unsigned dtype that it only stores."""
+    return tensor.to(torch.int64) if tensor.dtype in UNSUPPORTED_UNSIGNED else tensor
 
 
 def is_integral(dtype: torch.dtype) -> bool:

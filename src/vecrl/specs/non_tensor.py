@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Generator
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
+from .domains import Domain
 from .shape_methods import num_movable, rearrange
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
@@ -23,6 +25,25 @@ class Sampler(Protocol):
     def sample(self) -> object: ...
     def seed(self, seed: int) -> object: ...
     def contains(self, obj: object) -> bool: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Objects(Domain):
+    """The objects of a space; any objects without one."""
+
+    space: Sampler | None
+
+    def rand(self, sizes: torch.Size, dtype: object, device: torch.device | None, generator: Generator | None) -> Any:
+        """Draws objects of the space, as non-tensor data."""
+        assert self.space is not None
+        self.space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
+        return _nest_objects([self.space.sample() for _ in range(sizes.numel())], sizes, device)
+
+    def violation(self, val: Sequence[object]) -> str | None:
+        """Returns which of the objects is not in the space."""
+        space = self.space
+        invalid = None if space is None else next((obj for obj in val if not space.contains(obj)), None)
+        return None if invalid is None else f"{invalid!r:.80} is not in {space}"
 
 
 class NonTensor(TensorSpec):
@@ -43,8 +64,8 @@ class NonTensor(TensorSpec):
     ('hello', True, 'x')
     """
 
-    _kind = "NonTensor"
-    _fields = ("shape", "device", "example_data", "batched", "feature_dims", "_space")
+    _fields = ("example_data", "batched", "feature_dims")
+    _domain: Objects
     dtype = None
 
     def __init__(
@@ -63,7 +84,7 @@ class NonTensor(TensorSpec):
         self.example_data = example_data
         self.batched = bool(batched)
         self._feature_dims = feature_dims
-        self._space = space
+        self._domain = Objects(space)
 
     @property
     def feature_dims(self) -> int:
@@ -72,7 +93,7 @@ class NonTensor(TensorSpec):
 
     @property
     def space(self) -> Sampler | None:
-        return self._space
+        return self._domain.space
 
     def _example(self, shape: ShapeLike | None) -> NonTensorData:
         return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
@@ -85,11 +106,8 @@ class NonTensor(TensorSpec):
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def _sample(self, sizes: torch.Size, generator: Generator | None) -> NonTensorData | NonTensorStack:
-        if self._space is None:
-            return NonTensorData(self.example_data, batch_size=sizes, device=self.device)
-        self._space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
-        return _nest_objects([self._space.sample() for _ in range(sizes.numel())], sizes, self.device)
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
+        return self._example(shape) if self.space is None else super().rand(shape, generator=generator)
 
     def mismatch(self, val: object) -> str | None:
         if _is_data(val):
@@ -98,9 +116,7 @@ class NonTensor(TensorSpec):
             objects = _flat_objects(val)
         else:
             objects = [val]
-        space = self._space
-        invalid = None if space is None else next((obj for obj in objects if not space.contains(obj)), None)
-        return None if invalid is None else f"{invalid!r:.80} is not in {space}"
+        return self._domain.violation(objects)
 
     def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the example."""
@@ -132,8 +148,8 @@ class NonTensor(TensorSpec):
 
     def _repr_fields(self) -> dict[str, object]:
         fields: dict[str, object] = {"shape": tuple(self.shape)}
-        if self._space is not None:
-            fields["space"] = self._space
+        if self.space is not None:
+            fields["space"] = self.space
         return {**fields, "example_data": repr(self.example_data)}
 
 
@@ -177,8 +193,6 @@ class Choice(TensorSpec):
     (True, False)
     """
 
-    _kind = "Choice"
-
     def __init__(self, choices: Sequence[Any]):
         self.choices = list(choices)
         if not self.choices:
@@ -197,7 +211,7 @@ class Choice(TensorSpec):
         self.device = first.device
 
     def _state(self) -> Sequence[object]:
-        return self._kind, self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]
+        return Choice, self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]
 
     def _map(self, function: Callable[[Any], object]) -> Self:
         return type(self)([function(choice) for choice in self.choices])

@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 from ..errors import SpaceError
 from . import shape_ops
 from .base import Device, TensorSpec
-from .bounded import Unbounded
 from .composite import MISSING, Composite, copy_with_shape, entries_of, key_path
 from .non_tensor import NonTensor
+from .numeric import Unbounded
 from .shape_methods import rearrange
 from .shape_ops import ShapeLike, ShapeOp
 
@@ -29,7 +29,6 @@ T = TypeVar("T")
 class LazyStack(TensorSpec, Generic[S]):
     """Specs stacked along `dim`, without a common spec."""
 
-    _fields = ("specs", "dim")
     specs: list[S]
     dim: int
 
@@ -54,6 +53,9 @@ class LazyStack(TensorSpec, Generic[S]):
     def stack_dim(self) -> int:
         """The dimension along which the specs are stacked."""
         return self.dim
+
+    def _state(self) -> Sequence[object]:
+        return LazyStack, self.specs, self.dim
 
     def _map_specs(self, function: Callable[[S], S]) -> Self:
         return type(self)(*map(function, self.specs), dim=self.dim)
@@ -216,8 +218,6 @@ class Stacked(LazyStack[TensorSpec]):
     (torch.Size([2, -1]), torch.Size([4]), [3, 4])
     """
 
-    _kind = "Stacked"
-
     def __init__(self, *specs: TensorSpec, dim: int):
         if any(isinstance(spec, Composite) for spec in specs):
             raise SpaceError("Stacked holds leaf specs; StackedComposite holds Composites.")
@@ -278,8 +278,6 @@ class StackedComposite(LazyStack[Composite], Composite):
     >>> list(spec.keys()), spec["a"].shape, list(spec[1].keys())
     (['a'], torch.Size([2, -1]), ['a', 'b'])
     """
-
-    _kind = "StackedComposite"
 
     def __init__(self, *specs: Composite, dim: int):
         if not all(isinstance(spec, Composite) for spec in specs):  # pyright: ignore[reportUnnecessaryIsInstance]

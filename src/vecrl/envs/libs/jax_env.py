@@ -20,7 +20,7 @@ from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.jax_simulator import JaxTask, as_argument, jax_device, to_torch
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
-from ...specs.categorical_base import CategoricalSpec
+from ...specs.choices import CategoricalSpec
 from ...specs.dtypes import torch_dtype
 from ..base import EnvBase
 from ..keys import FLAGS

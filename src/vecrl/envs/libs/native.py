@@ -20,7 +20,8 @@ from ...seeding import random_seed
 from ...simulators.counter_rng import keys_of
 from ...simulators.native import make_native
 from ...simulators.row_task import RowState, RowTaskSimulator, env_first
-from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded, categorical_ops
+from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
+from ...specs.choices import rounded_ones
 from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
@@ -244,7 +245,7 @@ class NativeEnv(EnvBase):
             action = action.detach()
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
-        ones = categorical_ops.rounded_ones(action) if self.simulator.checks_values(action) else action > 0.5
+        ones = rounded_ones(action) if self.simulator.checks_values(action) else action > 0.5
         if ones is None:
             raise SpaceError(
                 f"Expected one-hot rows of {action.shape[-1]} options, got {action!r:.80} of shape "

@@ -22,7 +22,7 @@ from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.registry import find_entry
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
-from ...specs.categorical_base import CategoricalSpec
+from ...specs.choices import CategoricalSpec
 from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
 from ...vector.checked_simulator import CheckedSimulator

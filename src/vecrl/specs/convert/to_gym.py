@@ -24,6 +24,7 @@ from .. import (
     TensorSpec,
     Unbounded,
 )
+from ..base import domain_of
 from ..composite import entries_of
 from ..dtypes import numpy_dtype
 
@@ -100,7 +101,7 @@ def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype
 @space_from_spec.register
 def _multi_categorical(spec: MultiCategorical) -> Space:
     _shape(spec)
-    nvec, start = spec.counts.cpu().numpy(), spec.min.cpu().numpy()
+    nvec, start = domain_of(spec).counts.cpu().numpy(), spec.min.cpu().numpy()
     if not spec.ndim:
         return _choice_space(int(nvec), int(start), (), spec.dtype)
     return spaces.MultiDiscrete(nvec, numpy_dtype(spec.dtype).type, start=start)
