@@ -381,7 +381,6 @@ SIMULATOR_LIBRARIES = {
     "playground": {"jax"},
     "mujoco": {"torch", "numba", "llvmlite"},
     **{name: {"torch"} for name in ("array_library", "compile_utils", "counter_rng", "native", "row_task")},
-    "mujoco_warp": {"mujoco", "mujoco_warp", "torch", "warp"},
     "openml": {"torch"},
     "vmas": {"torch"},
     "vmas_state": {"torch"},

@@ -176,7 +176,7 @@ register(
     extra="warp",
     example="cartpole-balance",
     requires=["mujoco_warp"],
-    **_batched(".mujoco_warp"),
+    **_batched(".mujoco.warp"),
 )
 register(
     "genesis",

@@ -20,8 +20,7 @@ from vecrl.envs import make_env
 from vecrl.errors import ClosedError, PendingError, SpaceError
 from vecrl.policy import PopulationEvaluator
 from vecrl.policy.evaluation import device_loop
-from vecrl.simulators import mujoco_warp
-from vecrl.simulators.mujoco import MujocoSimulator, MujocoTask, make_batch, make_task, names
+from vecrl.simulators.mujoco import MujocoSimulator, MujocoTask, make_batch, make_task, names, warp
 from vecrl.simulators.mujoco.compiled_loops import compiled_loops
 from vecrl.simulators.mujoco.physics import Physics
 from vecrl.testing import BatchSimulatorConformance
@@ -437,7 +436,7 @@ def test_without_numba_the_error_names_the_extra(monkeypatch):
 
 def test_a_gpu_has_the_tasks_of_mujoco_warp(monkeypatch):
     calls = []
-    monkeypatch.setattr(mujoco_warp, "make_batch", lambda *args, **kwargs: calls.append((args, kwargs)))
+    monkeypatch.setattr(warp, "make_batch", lambda *args, **kwargs: calls.append((args, kwargs)))
     make_batch("Hopper-v5", 3, device="cuda:1", max_episode_steps=7)
     assert calls == [(("Hopper-v5", 3), {"device": "cuda:1", "infos": True, "max_episode_steps": 7})]
 

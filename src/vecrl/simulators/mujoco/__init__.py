@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import mujoco_warp
+from . import warp
 from .libraries import mujoco_library, numba_library
 from .physics import Rows
 from .simulator import OPTIONS, MujocoSimulator
@@ -38,10 +38,10 @@ def make_batch(
         TypeError: the task has no such argument.
     """
     if torch.device(device or "cpu").type != "cpu":
-        if name not in mujoco_warp.TASKS:
-            known = ", ".join(task for task in mujoco_warp.TASKS if task in TASKS)
+        if name not in warp.TASKS:
+            known = ", ".join(task for task in warp.TASKS if task in TASKS)
             raise ValueError(f"Expected device 'cpu', or one of {known} on a GPU, got {device!r} for {name!r}.")
-        return mujoco_warp.make_batch(name, num_envs, device=device, infos=infos, **kwargs)
+        return warp.make_batch(name, num_envs, device=device, infos=infos, **kwargs)
     options = {option: kwargs.pop(option) for option in OPTIONS if option in kwargs}
     return MujocoSimulator(make_task(name, **kwargs), num_envs, infos=infos, **options)
 

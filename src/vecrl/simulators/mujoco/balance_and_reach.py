@@ -1,6 +1,6 @@
 """gymnasium's pendulums and arms: InvertedPendulum, InvertedDoublePendulum, Pusher and Reacher.
 
-This module must not know how rows are stepped.
+InvertedPendulum takes tensors as well as arrays.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..array_library import namespace_of
 from .locomotion import noise
 from .physics import Rows
-from .task import Move, MujocoTask, Reward, Start, lengths, sum_of_squares
+from .task import Move, MujocoTask, Reward, Start, columns, lengths, sum_of_squares
 
 Arguments = Any
 """The arguments of gymnasium's environment, as attributes."""
@@ -25,18 +26,18 @@ def make_inverted_pendulum(args: Arguments) -> MujocoTask:
     """Makes InvertedPendulum."""
 
     def terminated(move: Move) -> np.ndarray:
-        state = np.concatenate([move.after.qpos, move.after.qvel], axis=1)
-        return ~np.isfinite(state).all(1) | (np.abs(state[:, 1]) > FALLEN_ANGLE)
+        state = columns([move.after.qpos, move.after.qvel])
+        return ~namespace_of(state).isfinite(state).all(1) | (abs(state[:, 1]) > FALLEN_ANGLE)
 
     def reward(move: Move) -> Reward:
-        rewards = (~move.terminated).astype(np.float64)
-        return rewards, {"reward_survive": rewards.copy()}
+        rewards = ~move.terminated * 1.0
+        return rewards, {"reward_survive": rewards}
 
     return MujocoTask(
         xml=args.xml_file,
         frame_skip=args.frame_skip,
         start=noise(args.reset_noise_scale),
-        observe=lambda rows: np.concatenate([rows.qpos, rows.qvel], axis=1),
+        observe=lambda rows: columns([rows.qpos, rows.qvel]),
         reward=reward,
         terminated=terminated,
         camera=args.default_camera_config,

@@ -1,7 +1,7 @@
 """gymnasium's robots that move: Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, Swimmer and Walker2d.
 
 `RUNNERS` has what differs between the six that are rewarded for their speed; the rest is the same for all. Sums have
-the order of gymnasium's, so that results are equal to the bit. This module must not know how rows are stepped.
+the order of gymnasium's, so that results are equal to the bit. HalfCheetah and Hopper take tensors as well as arrays.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.simulator import Array
 from .physics import Rows
-from .task import Move, MujocoTask, Reward, Start, flat, lengths, sum_of_squares
+from .task import Move, MujocoTask, Reward, Start, columns, flat, lengths, sum_of_squares
 
 Arguments = Any
 """The arguments of gymnasium's environment, as attributes."""
@@ -118,10 +119,10 @@ def make_standup(args: Arguments) -> MujocoTask:
     )
 
 
-def noise(scale: float, normal_velocities: bool = False) -> Callable[[Start], tuple[np.ndarray, np.ndarray]]:
+def noise(scale: float, normal_velocities: bool = False) -> Callable[[Start], tuple[Array, Array]]:
     """Returns a function that starts episodes near the positions of the model, with uniform or normal velocities."""
 
-    def start(start: Start) -> tuple[np.ndarray, np.ndarray]:
+    def start(start: Start) -> tuple[Array, Array]:
         positions = start.qpos + start.uniform(-scale, scale, start.qpos.shape[1])
         size = start.qvel.shape[1]
         velocities = scale * start.normal(size) if normal_velocities else start.uniform(-scale, scale, size)
@@ -130,12 +131,12 @@ def noise(scale: float, normal_velocities: bool = False) -> Callable[[Start], tu
     return start
 
 
-def _observe(robot: Runner, args: Arguments) -> Callable[[Rows], np.ndarray]:
+def _observe(robot: Runner, args: Arguments) -> Callable[[Rows], Array]:
     skipped = robot.skipped if args.exclude_current_positions_from_observation else 0
 
-    def observe(rows: Rows) -> np.ndarray:
-        velocities = np.clip(rows.qvel, -SPEED_LIMIT, SPEED_LIMIT) if robot.clips_speeds else rows.qvel
-        return np.concatenate([rows.qpos[:, skipped:], velocities, *robot.observed(rows, args)], axis=1)
+    def observe(rows: Rows) -> Array:
+        velocities = rows.qvel.clip(-SPEED_LIMIT, SPEED_LIMIT) if robot.clips_speeds else rows.qvel
+        return columns([rows.qpos[:, skipped:], velocities, *robot.observed(rows, args)])
 
     return observe
 
@@ -177,7 +178,7 @@ def _ant_healthy(rows: Rows, args: Arguments) -> np.ndarray:
 
 
 def _hopper_healthy(rows: Rows, args: Arguments) -> np.ndarray:
-    state = np.concatenate([rows.qpos[:, 2:], rows.qvel], axis=1)
+    state = columns([rows.qpos[:, 2:], rows.qvel])
     return _within(state, args.healthy_state_range).all(1) & _upright(rows, args)
 
 

@@ -1,8 +1,7 @@
 """The physics of n rows: one `MjData` a row, stepped and reset by threads, and read as arrays `[n, ...]`.
 
 Rows keep what MuJoCo carries from step to step, the first guess of its solver included, so their results are those of
-MuJoCo alone to the bit. `mujoco.rollout` keeps one `MjData` a thread, and returns no such guess. This module must not
-know tasks, rewards or random streams.
+MuJoCo alone to the bit. `mujoco.rollout` keeps one `MjData` a thread, and returns no such guess.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.simulator import Array
 from ...errors import SpaceError
 from .libraries import mujoco_library
 from .threads import RowThreads
@@ -47,7 +47,7 @@ class Rows:
             return super().__setattr__(name, value)
         raise AttributeError(f"Expected a task to read fields only, got a new value of {name!r}. Use a local variable.")
 
-    def __getattr__(self, name: str) -> np.ndarray:  # only for fields that are missing
+    def __getattr__(self, name: str) -> Array:  # only for fields that are missing
         raise AttributeError(f"Expected a field that the task reads, got {name!r}. Add it to the task's `reads`.")
 
     def __len__(self) -> int:

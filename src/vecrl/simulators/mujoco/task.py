@@ -1,7 +1,4 @@
-"""`MujocoTask`: a model and four functions over all rows at once. The tasks of gymnasium are of this class too.
-
-This module must not know how rows are stepped.
-"""
+"""`MujocoTask`: a model and four functions over all rows at once. The tasks of gymnasium are of this class too."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ...engine.simulator import Array
 from ...validation import check_names, parse_count
+from ..array_library import namespace_of
 from .libraries import mujoco_library
 from .physics import Rows
 
@@ -54,12 +53,12 @@ class Move:
 
     before: Rows
     after: Rows
-    action: np.ndarray
-    home: np.ndarray
-    terminated: np.ndarray
+    action: Array
+    home: Array
+    terminated: Array
 
 
-Reward = tuple[np.ndarray, Mapping[str, np.ndarray]]
+Reward = tuple[Array, Mapping[str, Array]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +83,10 @@ class MujocoTask:
 
     xml: str
     frame_skip: int
-    start: Callable[[Start], tuple[np.ndarray, np.ndarray]]
-    observe: Callable[[Rows], np.ndarray]
+    start: Callable[[Start], tuple[Array, Array]]
+    observe: Callable[[Rows], Array]
     reward: Callable[[Move], Reward]
-    terminated: Callable[[Move], np.ndarray] | None = None
+    terminated: Callable[[Move], Array] | None = None
     reads: Sequence[str] = ("qpos", "qvel")
     forces: bool = False
     max_episode_steps: int = 1000
@@ -131,9 +130,14 @@ def lengths(vectors: np.ndarray) -> np.ndarray:
     return np.sqrt((vectors[:, None, :] @ vectors[:, :, None])[:, 0, 0])
 
 
-def sum_of_squares(values: np.ndarray) -> np.ndarray:
-    """Computes the sum `[n]` of the squares of all elements of each row of `[n, ...]`."""
-    return np.add.reduce(np.square(values).reshape(len(values), -1), axis=1)
+def columns(parts: Sequence[Array]) -> Array:
+    """Joins arrays or tensors `[n, ...]` to one `[n, k]`."""
+    return namespace_of(parts[0]).concatenate(parts, axis=1)
+
+
+def sum_of_squares(values: Array) -> Array:
+    """Computes the sum `[n]` of the squares of all elements of each row of `[n, ...]`, an array or a tensor."""
+    return (values * values).reshape(len(values), -1).sum(1)
 
 
 def flat(values: np.ndarray) -> np.ndarray:

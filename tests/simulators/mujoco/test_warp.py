@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vecrl.policy import PopulationEvaluator
-from vecrl.simulators import mujoco_warp
-from vecrl.simulators.mujoco_warp import TASKS, Move, WarpSimulator, make_batch, names
+from vecrl.simulators.mujoco import Move, Rows, warp
+from vecrl.simulators.mujoco.warp import TASKS, WarpSimulator, make_batch, names
 from vecrl.testing import BatchSimulatorConformance
 
 pytestmark = pytest.mark.simulators
@@ -42,8 +42,10 @@ def test_steps_are_those_of_mujoco():
     assert np.ptp(result.next_obs[:, 0].numpy()) > 1e-3
 
 
-def tensor(values):
-    return torch.tensor(np.asarray(values), dtype=torch.float32)[:, None]
+def tensor_rows(env):
+    """Returns the positions and velocities of an environment of gymnasium as one row of tensors."""
+    values = {"dt": [env.dt], "qpos": [env.data.qpos], "qvel": [env.data.qvel]}
+    return Rows({name: torch.tensor(np.array(value), dtype=torch.float32) for name, value in values.items()})
 
 
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"])
@@ -53,14 +55,16 @@ def test_rules_are_those_of_gymnasium(name):
     env.reset(seed=3)
     ended = 0
     for _ in range(60):
-        x, action = env.data.qpos[0], env.action_space.sample()
+        before, action = tensor_rows(env), env.action_space.sample()
         obs, reward, terminated, *_ = env.step(action)
-        positions, velocities = tensor(env.data.qpos), tensor(env.data.qvel)
-        speed = tensor([(env.data.qpos[0] - x) / env.dt])[0]
-        np.testing.assert_allclose(task.observe(positions, velocities)[:, 0], obs, atol=1e-4)
-        rewards, flags = task.judge(Move(speed, positions, velocities, tensor(action).T))
+        after = tensor_rows(env)
+        np.testing.assert_allclose(task.observe(after)[0], obs, atol=1e-4)
+        move = Move(before, after, torch.from_numpy(action)[None], before.qpos, torch.zeros(1, dtype=torch.bool))
+        if task.terminated is not None:
+            move.terminated = task.terminated(move)
+        rewards, _ = task.reward(move)
         assert rewards.item() == pytest.approx(reward, abs=1e-4)
-        assert flags.item() == terminated
+        assert move.terminated.item() == terminated
         if terminated:
             ended += 1
             env.reset()
@@ -123,4 +127,4 @@ def test_wrong_arguments_raise(monkeypatch):
         make_batch("cartpole", 2)
     monkeypatch.setitem(sys.modules, "mujoco_warp", None)
     with pytest.raises(ImportError, match=r'pip install "vecrl\[warp\]"'):
-        mujoco_warp.names()
+        warp.names()
