@@ -2,8 +2,7 @@
 
 `mujoco.mj_step` takes Python's lock again after every row, and a thread that finds it taken goes to sleep. With two
 threads, this costs a third of the time of a step of 1,024 HalfCheetahs. These loops call the same C functions, so
-results are the same to the bit. Numba compiles them when the first simulator of a process is made, in a second. This
-module must not know Python's threads.
+results are the same to the bit. Numba compiles them when the first simulator of a process is made, in a second.
 
 Threads share the work by numbers in memory. `LEFT` is the number of parts that no thread has taken: the caller sets it
 when the job is complete, and threads take parts by atomic subtraction. `ACTIVE` is the number of helping threads that

@@ -1,7 +1,4 @@
-"""`MujocoSimulator`: a task of MuJoCo as a batch. Physics runs on threads, everything else on arrays of all rows.
-
-This module must not know any task, auto-reset modes or dialects.
-"""
+"""`MujocoSimulator`: a task of MuJoCo as a batch. Physics runs on threads, everything else on arrays of all rows."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import ClosedError, PendingError, SpaceError
 from ...validation import check_seed, parse_count
-from .frames import Frames
+from .libraries import mujoco_library
 from .physics import Physics
-from .random_rows import RandomRows
-from .task import Move, MujocoTask, Start
-from .task_results import checked_reward, checked_rows, checked_start
+from .task import Move, MujocoTask, Start, checked_reward, checked_rows, checked_start
 
 NO_LIMIT = 2**62
 FRAME_OPTIONS = "width", "height", "camera_id", "camera_name", "max_geom", "visual_options"
 OPTIONS = ("num_threads", "wait", "render_mode", "max_episode_steps", "model_fn", "model_seed", *FRAME_OPTIONS)
 FIELD = "field/"  # before the names of fields in states
+WORDS = 6  # of 64 bits: the state and the increment of PCG64, twice two; a buffered number, and whether there is one
+MASK = 2**64 - 1
 
 
 class MujocoSimulator:
@@ -334,3 +331,92 @@ def _models(
         if not hasattr(model, "nq"):
             raise TypeError(f"Expected model_fn to return a mujoco.MjModel for row {row}, got {model!r:.80}.")
     return models
+
+
+class RandomRows:
+    """The `numpy.random.Generator` of each of n rows.
+
+    A row with a seed draws what a gymnasium environment draws after `reset(seed=...)`. A row without one begins with
+    entropy of the operating system.
+
+    Args:
+        count: n.
+    """
+
+    def __init__(self, count: int):
+        self.generators = [np.random.Generator(np.random.PCG64()) for _ in range(count)]
+
+    def seed(self, seeds: Sequence[int | None] | None) -> None:
+        """Seeds the rows; a seed of None continues the row's stream.
+
+        Raises:
+            SpaceError: there is not one seed per row, or one is no integer of 0 or more.
+        """
+        if seeds is None:
+            return
+        if len(seeds) != len(self.generators):
+            raise SpaceError(f"Expected {len(self.generators)} seeds, one per environment, got {len(seeds)}.")
+        for row, seed in enumerate(seeds):
+            if seed is None:
+                continue
+            check_seed(seed)
+            if not isinstance(seed, int | np.integer):
+                raise SpaceError(f"Expected seeds to be integers or None, got {seed!r}.")
+            self.generators[row] = np.random.Generator(np.random.PCG64(int(seed)))
+
+    def get_state(self) -> np.ndarray:
+        """Returns the states of the generators, `[n, 6]` int64."""
+        rows = np.empty((len(self.generators), WORDS), np.uint64)
+        for row, generator in zip(rows, self.generators, strict=True):
+            state = generator.bit_generator.state
+            counter, increment = state["state"]["state"], state["state"]["inc"]
+            words = counter >> 64, counter & MASK, increment >> 64, increment & MASK
+            row[:] = *words, state["uinteger"], state["has_uint32"]
+        return rows.view(np.int64)
+
+    def set_state(self, rows: np.ndarray) -> None:
+        """Restores what `get_state` returned."""
+        for generator, row in zip(self.generators, np.ascontiguousarray(rows).view(np.uint64).tolist(), strict=True):
+            high, low, increment_high, increment_low, number, has_number = row
+            generator.bit_generator.state = {
+                "bit_generator": "PCG64",
+                "state": {"state": high << 64 | low, "inc": increment_high << 64 | increment_low},
+                "has_uint32": has_number,
+                "uinteger": number,
+            }
+
+
+class Frames:
+    """Draws rows by gymnasium's renderer. Each row has its own, because its camera depends on what it has drawn before.
+
+    Args:
+        camera: attributes of the camera, as gymnasium's `default_camera_config`.
+        options: further arguments of gymnasium's `MujocoRenderer` (`width`, `height`, `camera_id`, `camera_name`,
+            `max_geom`, `visual_options`).
+    """
+
+    def __init__(self, camera: Mapping[str, Any] | None, options: Mapping[str, Any]):
+        self._camera, self._options = None if camera is None else dict(camera), dict(options)
+        self._renderers: dict[int, tuple[Any, Any]] = {}  # by the row: the renderer, and what it draws
+
+    def draw(self, row: int, model: Any, data: Any) -> np.ndarray:
+        """Returns a frame `[height, width, 3]` uint8 of a row, which has this model and these data."""
+        mujoco = mujoco_library()
+        if row not in self._renderers:
+            self._renderers[row] = self._make(mujoco, model)
+        renderer, copy = self._renderers[row]
+        mujoco.mj_copyData(copy, model, data)
+        return renderer.render("rgb_array")
+
+    def _make(self, mujoco: Any, model: Any) -> tuple[Any, Any]:
+        from gymnasium.envs.mujoco.mujoco_rendering import MujocoRenderer
+
+        copy, size = mujoco.MjData(model), self._options
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, size["width"])
+        model.vis.global_.offheight = max(model.vis.global_.offheight, size["height"])
+        return MujocoRenderer(model, copy, self._camera, **self._options), copy
+
+    def close(self) -> None:
+        """Closes the renderers. Further calls have no effect."""
+        while self._renderers:
+            self._renderers.popitem()[1][0].close()

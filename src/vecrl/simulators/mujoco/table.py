@@ -1,6 +1,6 @@
 """The table of gymnasium's MuJoCo tasks: what makes each task, and the arguments of its environment with defaults.
 
-The defaults are those of version 5. This module must not know how rows are stepped.
+The defaults are those of version 5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`RowThreads`: steps and resets of rows of MuJoCo on a few threads.
 
-The loops are in `compiled_loops`; this module has their memory and starts their threads. It must not know tasks or
-rewards.
+The loops are in `compiled_loops`; this module has their memory and starts their threads.
 """
 
 from __future__ import annotations
