@@ -12,7 +12,7 @@ from tests.fixtures.transforms import CASES
 from torch import nn
 
 from vecrl.envs import transforms
-from vecrl.envs.transforms.function_transform import as_transform
+from vecrl.envs.transforms.compose import as_transform
 from vecrl.testing import IndependentRowsEnv
 
 pytestmark = [pytest.mark.torchrl, pytest.mark.peers, pytest.mark.filterwarnings("ignore")]

@@ -17,8 +17,7 @@ from ..base import EnvBase
 from ..keys import Key
 from ..self_reset import SelfResetBuffer
 from .base import Transform
-from .compose import Compose
-from .function_transform import TransformLike
+from .compose import Compose, TransformLike
 from .transformed_env import TransformedEnv
 
 __all__ = ["AutoResetEnv", "AutoResetTransform", "VecGymEnvTransform"]

@@ -1,8 +1,8 @@
-"""`Compose`: a sequence of transforms as one transform."""
+"""`Compose`: a sequence of transforms as one transform. `as_transform` finds what may be one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, Self
@@ -11,13 +11,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite
+from ..adapters import adapt_transform
 from ..keys import Key
 from .base import Transform, owned
-from .function_transform import TransformLike, as_transform
+from .function_transform import FunctionTransform
 from .keyed_module import SubmoduleAttribute
 from .spec_hooks import check_keys
 
 __all__ = ["Compose"]
+
+
+TransformLike = Transform | Callable[[TensorDictBase], TensorDictBase | None]
+"""A transform, or a function over TensorDicts that returns one or changes its argument."""
 
 
 def _fold(name: str, *, from_last: bool = False) -> Any:
@@ -290,3 +295,64 @@ class Compose(Transform):
     def __repr__(self) -> str:
         lines = ",\n".join(f"    {line}" for transform in self for line in repr(transform).splitlines())
         return f"{type(self).__name__}(\n{lines})" if len(self) else f"{type(self).__name__}()"
+
+
+def as_transform(transform: TransformLike) -> Transform:
+    """Returns a transform unchanged, one of another library by its adapter, and a function as a `FunctionTransform`.
+
+    An `nn.Sequential` with transforms in it becomes a `Compose`.
+
+    Raises:
+        TypeError: `transform` is neither, or it is a module that contains a transform of TorchRL.
+    """
+    if not isinstance(transform, Transform):
+        transform = adapt_transform(transform)
+    if isinstance(transform, Transform):
+        if "_modules" not in vars(transform):  # a module of torch has it after its own constructor
+            raise TypeError(
+                f"Expected {type(transform).__name__}.__init__ to call super().__init__(in_keys=...), got no call. Add "
+                "it as the first line."
+            )
+        return transform
+    if isinstance(transform, nn.Sequential) and any(map(_is_transform, transform)):
+        return Compose(*transform)
+    if isinstance(transform, nn.Module) and any(map(_is_transform, transform.modules())):
+        raise torchrl_transform_error(transform.modules())
+    if isinstance(transform, type):
+        raise TypeError(f"Expected a transform, got the class {transform.__name__}. Create an instance of it.")
+    if callable(transform):
+        return FunctionTransform(transform)
+    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
+
+
+def torchrl_transform_error(parts: Iterable[object]) -> TypeError:
+    """Returns the error for transforms of TorchRL among `parts` that vecrl cannot call as TorchRL does.
+
+    The message names the transforms of vecrl with equal names.
+    """
+    names = list(dict.fromkeys(name for name in map(_torchrl_name, parts) if name is not None))
+    own_names = _names_of_subclasses(Transform)
+    available = ", ".join(f"vecrl.envs.{name}" for name in names if name in own_names)
+    missing = ", ".join(name for name in names if name not in own_names)
+    return TypeError(
+        f"Expected transforms of vecrl, got TorchRL's {', '.join(names)}. "
+        + (f"Use {available}." if available else "")
+        + (" " if available and missing else "")
+        + (f"vecrl has no {missing} yet: derive one from vecrl.envs.Transform." if missing else "")
+    )
+
+
+def _is_transform(part: object) -> bool:
+    return isinstance(part, Transform) or _torchrl_name(part) is not None
+
+
+def _torchrl_name(part: object) -> str | None:
+    """Returns the class name of a transform of TorchRL, None for anything else."""
+    kinds = [kind for kind in type(part).__mro__ if kind.__module__.startswith("torchrl.")]
+    return kinds[0].__name__ if any(kind.__name__ == "Transform" for kind in kinds) else None
+
+
+def _names_of_subclasses(kind: type) -> set[str]:
+    """Returns the names of a class and its subclasses that vecrl defines."""
+    names = {kind.__name__}.union(*map(_names_of_subclasses, kind.__subclasses__()))
+    return names if kind.__module__.startswith("vecrl.") else set()

@@ -1,27 +1,22 @@
-"""Plain functions and modules over TensorDicts as transforms. `as_transform` finds what else may be one."""
+"""Plain functions and modules over TensorDicts as transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 from torch.types import Device
 
 from ...specs import Composite, TensorSpec, Unbounded
 from ...validation import parse_device
-from ..adapters import adapt_transform
 from ..keys import FLAGS, Key, split_key
 from .base import Transform
 from .spec_hooks import common_shape, resize_dynamic
 
 __all__ = ["FunctionTransform", "ModuleTransform"]
-
-
-TransformLike = Transform | Callable[[TensorDictBase], TensorDictBase | None]
-"""A transform, or a function over TensorDicts that returns one or changes its argument."""
 
 
 class OutputTransform(Transform):
@@ -78,69 +73,6 @@ class FunctionTransform(OutputTransform):
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         result = self._function(next_tensordict)
         return next_tensordict if result is None else result
-
-
-def as_transform(transform: TransformLike) -> Transform:
-    """Returns a transform unchanged, one of another library by its adapter, and a function as a `FunctionTransform`.
-
-    An `nn.Sequential` with transforms in it becomes a `Compose`.
-
-    Raises:
-        TypeError: `transform` is neither, or it is a module that contains a transform of TorchRL.
-    """
-    if not isinstance(transform, Transform):
-        transform = adapt_transform(transform)
-    if isinstance(transform, Transform):
-        if "_modules" not in vars(transform):  # a module of torch has it after its own constructor
-            raise TypeError(
-                f"Expected {type(transform).__name__}.__init__ to call super().__init__(in_keys=...), got no call. Add "
-                "it as the first line."
-            )
-        return transform
-    if isinstance(transform, nn.Sequential) and any(map(_is_transform, transform)):
-        from .compose import Compose  # which imports this module
-
-        return Compose(*transform)
-    if isinstance(transform, nn.Module) and any(map(_is_transform, transform.modules())):
-        raise torchrl_transform_error(transform.modules())
-    if isinstance(transform, type):
-        raise TypeError(f"Expected a transform, got the class {transform.__name__}. Create an instance of it.")
-    if callable(transform):
-        return FunctionTransform(transform)
-    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
-
-
-def torchrl_transform_error(parts: Iterable[object]) -> TypeError:
-    """Returns the error for transforms of TorchRL among `parts` that vecrl cannot call as TorchRL does.
-
-    The message names the transforms of vecrl with equal names.
-    """
-    names = list(dict.fromkeys(name for name in map(_torchrl_name, parts) if name is not None))
-    own_names = _names_of_subclasses(Transform)
-    available = ", ".join(f"vecrl.envs.{name}" for name in names if name in own_names)
-    missing = ", ".join(name for name in names if name not in own_names)
-    return TypeError(
-        f"Expected transforms of vecrl, got TorchRL's {', '.join(names)}. "
-        + (f"Use {available}." if available else "")
-        + (" " if available and missing else "")
-        + (f"vecrl has no {missing} yet: derive one from vecrl.envs.Transform." if missing else "")
-    )
-
-
-def _is_transform(part: object) -> bool:
-    return isinstance(part, Transform) or _torchrl_name(part) is not None
-
-
-def _torchrl_name(part: object) -> str | None:
-    """Returns the class name of a transform of TorchRL, None for anything else."""
-    kinds = [kind for kind in type(part).__mro__ if kind.__module__.startswith("torchrl.")]
-    return kinds[0].__name__ if any(kind.__name__ == "Transform" for kind in kinds) else None
-
-
-def _names_of_subclasses(kind: type) -> set[str]:
-    """Returns the names of a class and its subclasses that vecrl defines."""
-    names = {kind.__name__}.union(*map(_names_of_subclasses, kind.__subclasses__()))
-    return names if kind.__module__.startswith("vecrl.") else set()
 
 
 def _spec(spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> TensorSpec:

@@ -24,9 +24,8 @@ from ..row_masks import RowMasks, merge_into
 from ..spec_store import check_done_names, derived, is_defined
 from .actions import ActionDiscretizer, ActionMask
 from .base import Transform, owned
-from .compose import Compose
+from .compose import Compose, TransformLike, as_transform
 from .counters import episode_starts
-from .function_transform import TransformLike, as_transform
 from .keyed_module import SubmoduleAttribute
 from .ragged_entries import Hook, heterogeneous_errors, with_heterogeneous_errors
 from .spec_hooks import check_keys

@@ -16,7 +16,7 @@ from torchrl.envs import transforms as torchrl_transforms
 
 from ...envs.keys import Key
 from ...envs.transforms import Compose, Transform
-from ...envs.transforms.function_transform import torchrl_transform_error
+from ...envs.transforms.compose import torchrl_transform_error
 from ...envs.transforms.transformed_env import TORCHRL_ARGUMENTS
 from ...specs import Composite
 from .environments import EnvInTorchRL

@@ -13,7 +13,7 @@ from torch import nn
 from torchrl.envs import transforms as torchrl_transforms
 
 from ...envs.transforms import Transform, TransformedEnv, VecNormV2
-from ...envs.transforms.function_transform import as_transform
+from ...envs.transforms.compose import as_transform
 from .environments import TorchRLEnv
 from .spec_conversion import from_torchrl, to_torchrl
 
