@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.simulator import ResetOptions
+from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.counter_rng import keys_of
@@ -30,7 +31,7 @@ from ..fast_paths import overrides_bypassed
 from ..keys import FLAGS
 from ..row_masks import RowMasks
 from ..spec_store import Device
-from ..trajectory_buffers import ArrayBuffer, Leaves
+from .simulator_env import SimulatorArrays
 
 
 class NativeEnv(EnvBase):
@@ -293,10 +294,13 @@ class NativeEnv(EnvBase):
         actions = known_actions(self, steps, actions)
         numeric = self._numeric_actions(actions, torch.Size([len(actions), *self.batch_size]))
         action_steps = numeric.reshape(len(actions), *rows, *numeric.shape[1:]).unbind(0)
-        arrays = _NativeArrays(self.simulator, self._start_rows(*rows, self._state))
-        trajectory = rollout_arrays(arrays, action_steps, rows, self.simulator.dtype, break_when_any_done)
-        self._state = self.simulator.rows
-        if not self.simulator.can_sync_host():  # the rows that are done were reset after the last step too
+        simulator, waits = self.simulator, not self.simulator.can_sync_host()
+        simulator.rows = state = self._start_rows(*rows, self._state)
+        layout = Layout(simulator.observation_space)
+        arrays = SimulatorArrays(simulator, lambda: simulator.rows_obs(state), layout, waits=waits, fuses=True)
+        trajectory = rollout_arrays(arrays, action_steps, rows, simulator.dtype, break_when_any_done)
+        self._state = simulator.rows
+        if waits:  # the rows that are done were reset after the last step too
             done = trajectory.terminated[..., -1] | trajectory.truncated[..., -1]
             self._state = self._state._replace(episodes=self._state.episodes - done.int())
         return to_tensordict(self, ["observation"], trajectory.with_rows(self.batch_size), actions)
@@ -333,39 +337,6 @@ class NativeEnv(EnvBase):
 
     def __repr__(self) -> str:
         return f"NativeEnv({self.env_name!r}, batch_size={tuple(self.batch_size)}, device={self.device})"
-
-
-class _NativeArrays:
-    """A simulator at array level, see `ArrayEnv`. Its state becomes `rows`, which each step updates."""
-
-    def __init__(self, simulator: RowTaskSimulator, rows: RowState):
-        self._simulator = simulator
-        simulator.rows = rows
-
-    def reset_arrays(self) -> Leaves:
-        return [self._simulator.rows_obs(self._simulator.rows)]
-
-    def step_arrays(self, action: Tensor, t: int, out: ArrayBuffer, reset_done: bool) -> bool | Tensor:
-        simulator = self._simulator
-        can_read_flags = simulator.can_sync_host()
-        if reset_done or not can_read_flags:  # on a GPU, resets are part of the same computation
-            step, done, first_obs = simulator.step_and_reset(action)
-        else:
-            step, first_obs = simulator.step(action), None
-            done = torch.logical_or(step.terminated, step.truncated)
-        out.next_obs[0][t], out.reward[t] = step.next_obs, step.reward
-        if not can_read_flags:
-            out.add_flags(t, step.terminated, step.truncated)
-            if reset_done:
-                out.add_first_obs(t + 1, ..., [first_obs])
-            return done
-        row_index = done.nonzero().squeeze(-1)
-        if not len(row_index):
-            return False
-        out.add_flags(t, step.terminated, step.truncated)
-        if first_obs is not None:
-            out.add_first_obs(t + 1, row_index, [first_obs[row_index]])
-        return True
 
 
 def _width(name: str) -> tuple[int, ...]:

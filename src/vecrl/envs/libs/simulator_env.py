@@ -238,7 +238,8 @@ class SimulatorEnv(GymLikeEnv):
         if has_hooks or is_elsewhere or needs_graph or not self._action_layout.flat:
             return None
         actions, (_, decode), rows = known_actions(self, steps, actions), self._decoders[0], (self.numel(),)
-        arrays = _SimulatorArrays(self._checked, self._layout, self._reset_all)
+        waits = torch.device(self._env.device).type != "cpu"
+        arrays = SimulatorArrays(self._checked, self._reset_all, self._layout, waits=waits)
         dtype = self.reward_spec.dtype
         trajectory = rollout_arrays(arrays, list(map(decode, actions)), rows, dtype, break_when_any_done)
         keys = [key for key, _ in self._encoders]
@@ -261,28 +262,40 @@ class SimulatorEnv(GymLikeEnv):
         return f"{type(self).__name__}({self._env!r}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
-class _SimulatorArrays:
-    """Rows of a simulator at array level, see `ArrayEnv`."""
+class SimulatorArrays:
+    """Rows of a simulator at array level, see `ArrayEnv`.
 
-    def __init__(self, simulator: CheckedSimulator, layout: Layout, reset: Callable[[], Tree]):
-        self._simulator, self._layout, self._reset = simulator, layout, reset
-        self._waits = torch.device(simulator.simulator.device).type != "cpu"
+    Args:
+        simulator: the simulator, or a `CheckedSimulator`.
+        reset: resets all rows and returns their observations.
+        layout: of the observation space.
+        waits: whether reading the flags of rows waits for a device; then they are not read.
+        fuses: step and reset rows by `step_and_reset`; if reading waits, also where no reset is necessary.
+    """
+
+    def __init__(self, simulator: Any, reset: Callable[[], Tree], layout: Layout, *, waits: bool, fuses: bool = False):
+        self._simulator, self._reset, self._layout = simulator, reset, layout
+        self._waits, self._fuses = waits, fuses
 
     def reset_arrays(self) -> Leaves:
         return self._layout.split(self._reset())
 
     def step_arrays(self, action: Any, t: int, out: ArrayBuffer, reset_done: bool) -> bool | Tensor:
-        step = self._simulator.step(action)
+        first_obs: Tree = None
+        if self._fuses and (reset_done or self._waits):
+            step, done, first_obs = self._simulator.step_and_reset(action)
+        else:
+            step = self._simulator.step(action)
+            done = torch.logical_or(step.terminated, step.truncated)
         for column, leaf in zip(out.next_obs, self._layout.split(step.next_obs), strict=True):
             column[t] = leaf
         out.reward[t] = step.reward
-        done: Tensor = torch.logical_or(step.terminated, step.truncated)
         rows: Any = ... if self._waits else done.nonzero().squeeze(-1)  # flags on the CPU are read at no cost
         if rows is not ... and not len(rows):
             return False
         out.add_flags(t, step.terminated, step.truncated)
         if reset_done:
-            first_obs = self._layout.split(self._simulator.reset_where(done))
+            first_obs = self._layout.split(self._simulator.reset_where(done) if first_obs is None else first_obs)
             out.add_first_obs(t + 1, rows, first_obs if rows is ... else [leaf[rows] for leaf in first_obs])
         return done if rows is ... else True
 
