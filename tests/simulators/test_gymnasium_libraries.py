@@ -14,7 +14,7 @@ from vecrl.envs import GymEnv, MOGymEnv, check_env_specs
 from vecrl.errors import SpaceError
 from vecrl.simulators.availability import available
 from vecrl.simulators.gymnasium import GymnasiumSimulator
-from vecrl.simulators.gymnasium.libraries import PLUGINS, CrafterAdapter, MissionCodes, env_fn, names
+from vecrl.simulators.gymnasium.libraries import CrafterAdapter, MissionCodes, env_fn, names
 from vecrl.simulators.registry import find_entry
 from vecrl.snapshot import capture, restore
 from vecrl.testing import EnvConformance, SimulatorConformance
@@ -88,7 +88,7 @@ class TestHighwayEnv(EnvConformance):
         return GymEnv("highway::highway-fast-v0", config={"duration": 3, "vehicles_count": 5})
 
 
-@pytest.mark.parametrize("library", PLUGINS)
+@pytest.mark.parametrize("library", EXAMPLES)
 def test_names_are_those_of_the_library(library):
     found = names(library)
     assert len(found) == COUNTS[library]
@@ -99,7 +99,7 @@ def test_names_are_those_of_the_library(library):
         env_fn("CartPole-v9", library=library)
 
 
-@pytest.mark.parametrize("library", PLUGINS)
+@pytest.mark.parametrize("library", EXAMPLES)
 def test_seeds_in_worker_processes_and_in_this_one(library):
     make = env_fn(EXAMPLES[library], library=library, **KWARGS.get(library, {}))
     with VectorEnv([make] * 2) as here, VectorEnv([make] * 2, backend="processes", num_workers=2) as processes:
@@ -126,7 +126,7 @@ with VectorEnv([partial(make, "minigrid", "MiniGrid-Empty-5x5-v0")] * 2, backend
     assert done.stdout.strip() == "(2, 7, 7, 3) False"
 
 
-@pytest.mark.parametrize("library", PLUGINS)
+@pytest.mark.parametrize("library", EXAMPLES)
 def test_batches_of_tensors(library):
     with make_vector_env(f"{library}::{EXAMPLES[library]}", num_envs=2, **KWARGS.get(library, {})) as env:
         obs, _ = env.reset(seed=1)
@@ -134,7 +134,7 @@ def test_batches_of_tensors(library):
         assert all(leaf.shape[0] == 2 and isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-@pytest.mark.parametrize("library", [library for library in PLUGINS if library not in ("minigrid", "atari")])
+@pytest.mark.parametrize("library", [library for library in EXAMPLES if library not in ("minigrid", "atari")])
 def test_frames_are_images(library):
     env = env_fn(EXAMPLES[library], library=library, from_pixels=True, **KWARGS.get(library, {}))()
     frame = env.reset(seed=1)[0]["pixels"]
@@ -220,7 +220,7 @@ def test_names_with_prefixes_over_tensordicts():
     assert gymnasium.spec("HopperBulletEnv-v0").max_episode_steps == 1000
 
 
-@pytest.mark.parametrize("library", PLUGINS)
+@pytest.mark.parametrize("library", EXAMPLES)
 @pytest.mark.usefixtures("constants_of_highway")
 def test_environments_are_made_reset_and_stepped(library):
     for name in quick_names(library):

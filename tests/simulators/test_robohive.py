@@ -15,7 +15,7 @@ from vecrl.classic import GymEnv as ClassicEnv
 from vecrl.envs import RoboHiveEnv, check_env_specs, make_env
 from vecrl.errors import WorkerError
 from vecrl.simulators import availability
-from vecrl.simulators.gym_plugin import env_fn, load
+from vecrl.simulators.gymnasium.libraries import PLUGINS, env_fn
 from vecrl.vector import make_vector_env
 from vecrl.venv import SubprocVectorEnv
 
@@ -39,7 +39,7 @@ SMALL = {"height": 12, "width": 16}
 @pytest.fixture(scope="module", autouse=True)
 def arm() -> Iterator[None]:
     """Registers RoboHive's class of reaching tasks with an arm of two joints."""
-    load("robohive")
+    PLUGINS["robohive"].load()
     gymnasium.register(ARM, REACH, max_episode_steps=6, kwargs=OPTIONS)
     yield
     del gymnasium.registry[ARM]
@@ -133,4 +133,4 @@ def test_seeds_in_other_dialects() -> None:
 def test_workers_import_the_library() -> None:
     """Worker processes have RoboHive's ids, and not that of this test. Of RoboHive's ids, the models are absent."""
     with pytest.raises(WorkerError, match=r"Error opening file '.*simhive/scene_sim/topfloor_scene.xml'"):
-        SubprocVectorEnv([env_fn("FrankaReachFixed-v0", plugin="robohive")])
+        SubprocVectorEnv([env_fn("FrankaReachFixed-v0", library="robohive")])

@@ -332,13 +332,13 @@ register(
     "habitat",
     summary="Habitat's tasks, which habitat-lab registers with gym",
     env_class="habitat:HabitatEnv",
-    **_single(".gym_plugin", plugin="habitat"),
+    **_single(".gymnasium.libraries", library="habitat"),
 )
 register(
     "robohive",
     summary="RoboHive's tasks",
     env_class="robohive:RoboHiveEnv",
-    **_single(".gym_plugin", plugin="robohive"),
+    **_single(".gymnasium.libraries", library="robohive"),
 )
 register(
     "isaacgym",

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ...simulators.gym_plugin import library_of
 from .gym import GymEnv
 
 
 class PluginEnv(GymEnv):
-    """An environment of a library in `vecrl.simulators.gym_plugin.PLUGINS`."""
+    """An environment of a library in `vecrl.simulators.gymnasium.libraries.PLUGINS`."""
 
     _plugin: ClassVar[str]
 
     def __init__(self, env_name: str, *, python: str | None = None, **kwargs: Any):
-        if python is None:
-            library_of(self._plugin, env_name)
-        else:
-            kwargs["python"] = python
-        super().__init__(f"{self._plugin}::{env_name}", **kwargs)
+        super().__init__(f"{self._plugin}::{env_name}", python=python, **kwargs)
         self.env_name = env_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...simulators.gym_plugin import names
+from ...simulators.gymnasium.libraries import names
 from .gym_backends import AvailableEnvs
 from .gym_plugin import PluginEnv
 
@@ -27,4 +27,4 @@ class HabitatEnv(PluginEnv):
     """
 
     _plugin = "habitat"
-    available_envs: Any = AvailableEnvs(partial(names, plugin="habitat"))
+    available_envs: Any = AvailableEnvs(partial(names, library="habitat"))

@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from ...simulators.gym_plugin import env_fn, names
+from ...simulators.gymnasium.libraries import env_fn, names
 from .gym_backends import AvailableEnvs
 from .gym_plugin import PluginEnv
 
@@ -31,10 +31,10 @@ class RoboHiveEnv(PluginEnv):
     """
 
     _plugin = "robohive"
-    available_envs: Any = AvailableEnvs(partial(names, plugin="robohive"))
+    available_envs: Any = AvailableEnvs(partial(names, library="robohive"))
 
     @classmethod
     def get_available_cams(cls, env_name: str) -> list[str]:
         """Returns the names of the cameras of an environment."""
-        with closing(env_fn(env_name, plugin=cls._plugin)()) as env:
+        with closing(env_fn(env_name, library=cls._plugin)()) as env:
             return list(env.get_wrapper_attr("cameras"))

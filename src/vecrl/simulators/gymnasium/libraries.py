@@ -1,4 +1,4 @@
-"""Libraries that register environments with gymnasium, or have its (old) interface: one row of a table for each.
+"""Libraries that register environments with gymnasium or gym, or have the old interface: one row of a table for each.
 
 An environment is made by a function that imports its library first, so that worker processes need not have imported
 it. What a library does otherwise than gymnasium demands is put right here: how it is seeded, rewards that are vectors,
@@ -7,6 +7,7 @@ an old interface. Worker processes import this module, so it must not import tor
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from ...registries import check_name
 from ...seeding import random_seed
 from ..imports import import_library
 from ..legacy_gym import LegacyGymAdapter
+from ..robohive import make_robohive
 from .make import RewardInInfo, apply_pixel_wrappers
+from .make import make as make_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,62 +38,88 @@ class Plugin:
 
     Attributes:
         module: the module that registers the environments when it is imported.
-        extra: the extra of vecrl that installs it.
+        extra: the extra of vecrl that installs it; "" if none does.
         entry_points: what the entry points of its environments begin with; by default the module.
         unavailable: parts of the names of environments that need more than the library's package.
         adapt: adapts an environment that gymnasium made.
         make: makes an environment by its name; by default `gymnasium.make`.
-        names: returns the names of environments if they are not in gymnasium's registry.
+        names: returns the names of environments if they are in no registry.
+        hint: how to install it without an extra.
     """
 
     module: str
-    extra: str
+    extra: str = ""
     entry_points: str = ""
     unavailable: tuple[str, ...] = ()
     adapt: Callable[[Env], Env] | None = None
     make: Callable[..., Env] | None = None
     names: Callable[[], Iterable[str]] | None = None
+    hint: str = ""
 
     def load(self) -> ModuleType:
         """Imports the library; raises ImportError with what to install."""
-        hint = f'{self.module.partition(".")[0]} is not installed: pip install "vecrl[{self.extra}]"'
-        with warnings.catch_warnings():  # a worker process may have got the spec of its environment already
+        library = self.module.partition(".")[0]
+        hint = self.hint or f'{library} is not installed: pip install "vecrl[{self.extra}]"'
+        with warnings.catch_warnings():
+            # a worker process may have got the spec of its environment already
             warnings.filterwarnings("ignore", ".*Overriding environment")
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what old libraries import
             return import_library(self.module, hint)
+
+    def ids(self) -> dict[str, str]:
+        """Imports the library; returns its names, each with the library whose `make` takes it, gymnasium or gym."""
+        self.load()
+        if self.names is not None:
+            return dict.fromkeys(self.names(), "gymnasium")
+        start = (self.entry_points or self.module) + "."
+        registries = [library for library in ("gym", "gymnasium") if library in sys.modules]  # gymnasium's are preferred
+        return {spec.id: library for library in registries for spec in _specs(library) if _path(spec).startswith(start)}
+
+
+def _specs(library: str) -> Iterable[Any]:
+    registry: Any = import_module(f"{library}.envs.registration").registry
+    return registry.values() if isinstance(registry, dict) else registry.all()
+
+
+def _path(spec: Any) -> str:
+    entry_point = spec.entry_point
+    return f"{entry_point if isinstance(entry_point, str) else getattr(entry_point, '__module__', '')}."
 
 
 def names(library: str) -> list[str]:
     """Returns the names of a library's environments that can be made.
 
     Raises:
-        ImportError: the library is not installed; the message names the extra.
+        ImportError: the library is not installed; the message says how to install it.
     """
     plugin = PLUGINS[library]
-    plugin.load()
-    if plugin.names is not None:
-        return list(plugin.names())
-    start = (plugin.entry_points or plugin.module) + "."
-    registered = [name for name, spec in gymnasium.registry.items() if f"{spec.entry_point}.".startswith(start)]
-    return [name for name in registered if not any(part in name for part in plugin.unavailable)]
+    return [name for name in plugin.ids() if not any(part in name for part in plugin.unavailable)]
 
 
-def env_fn(name: str, *, library: str, **kwargs: Any) -> Callable[[], Env]:
+def env_fn(
+    name: str, *, library: str, python: str | None = None, modules: tuple[str, ...] = (), **kwargs: Any
+) -> Callable[[], Env]:
     """Returns a function that makes an environment of a library, also in workers that have not imported it.
 
     Args:
         name: the name of the environment.
         library: the prefix of the library, a key of `PLUGINS`.
+        python, modules: another interpreter that has the library, and what to import there beside it, see
+            `vecrl.simulators.foreign`.
         kwargs: `from_pixels`, `pixels_only` and `frame_skip`, see `apply_pixel_wrappers`; all others are passed to
             `gymnasium.make`.
 
     Raises:
-        ImportError: the library is not installed; the message names the extra.
+        ImportError: the library is not installed; the message says how to install it.
         ValueError: the library has no environment of that name.
     """
     plugin = PLUGINS[library]
-    plugin.load()
-    known = list(gymnasium.registry) if plugin.names is None else plugin.names()
-    if name not in known:
+    if python is not None:
+        from ..foreign import named_env
+
+        gym = "gymnasium" if plugin.extra else "gym"
+        return named_env(name, gym, python=python, modules=(plugin.module, *modules), **kwargs)
+    if name not in plugin.ids():
         check_name(f"an environment of {library}", name, names(library))
     return partial(make, library, name, **kwargs)
 
@@ -114,6 +143,14 @@ def make(
     env = (plugin.make or gymnasium.make)(name, **kwargs)
     env = env if plugin.adapt is None else plugin.adapt(env)
     return apply_pixel_wrappers(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
+
+
+def _make_habitat(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
+    return make_by_id(name, PLUGINS["habitat"].ids()[name], from_pixels=render_mode == "rgb_array", **kwargs)
+
+
+def _make_robohive(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
+    return make_robohive(name, PLUGINS["robohive"].ids()[name], from_pixels=render_mode == "rgb_array", **kwargs)
 
 
 class NetHackAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
@@ -275,5 +312,20 @@ PLUGINS = {
     "pybullet": Plugin("pybullet_envs_gymnasium", "pybullet"),
     "nle": Plugin("nle", "nle", make=_make_nethack),
     "crafter": Plugin("crafter", "crafter", names=lambda: _CRAFTER_REWARDS, make=_make_crafter),
+    "habitat": Plugin(
+        "habitat.gym",
+        entry_points="habitat",
+        make=_make_habitat,
+        hint="Habitat is not installed: habitat-sim is on conda only, for Python 3.9 (conda install habitat-sim -c "
+        "conda-forge -c aihabitat), then pip install habitat-lab there, download a scene data set as its page says, "
+        "and give the path of that interpreter as python=...",
+    ),
+    "robohive": Plugin(
+        "robohive",
+        make=_make_robohive,
+        hint="RoboHive is not installed: pip install --no-deps robohive==0.7.0, since its pinned dependencies do not "
+        "build on recent versions of Python, then pip install dm-control flatten-dict gitpython sk-video termcolor, "
+        "then robohive_init, which downloads its models",
+    ),
 }
 """The libraries by their prefixes."""
