@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from tests.fixtures.nested_simulators import ACTION, OBSERVATION, NestedBatch, NestedEnv, StatelessBatch
 
 from vecrl.convert import to_tensordict, to_venv
+from vecrl.engine.trees import map_tree
 from vecrl.errors import SpaceError
 from vecrl.simulators import registry
 from vecrl.testing import BatchSimulatorConformance
@@ -20,7 +21,6 @@ from vecrl.testing.comparisons import same_tree
 from vecrl.vector import BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv, make_vector_env
 from vecrl.vector.base import batch_space
 from vecrl.vector.factory import make_single_env
-from vecrl.vector.trees import map_tree
 from vecrl.venv.simulator_pool import BatchedVenv
 
 N = 3

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from ..engine.backends.registry import backend_entry
 from ..engine.space_layout import Tree
+from ..engine.trees import map_tree
 from ..policy.population import creation_errors
 from ..simulators.faster import faster_name
 from ..simulators.registry import BARE, find_entry
 from ..vector.factory import make_vector_env
-from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from .console import INTERRUPTED, console, status
 

@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
 from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import AutoresetMode
+from ..engine.trees import map_tree
 from ..gym_interface import Env
 from ..simulators.registry import Entry, register_entry
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
-from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from .console import first_line
 

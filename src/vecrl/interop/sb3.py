@@ -17,10 +17,10 @@ from ..engine.env_access import InvokeKind
 from ..engine.infos import InfoDict, Infos, copy_nested
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
+from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..simulators.imports import import_library
 from ..vector import make_vector_env
-from ..vector.trees import map_tree
 from ..vector.vector_env import VectorEnv
 from ..venv.base import BaseVectorEnv
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..engine.simulator import Array, BatchSimulator, BatchStep, SupportsStepAndReset, SupportsStepWhere
 from ..engine.space_layout import Layout, Tree
+from ..engine.trees import map_tree, named_leaves
 from ..vector import BatchedVectorEnv
-from ..vector.trees import map_tree, named_leaves
 from .comparisons import SEEDS, assert_equal_arrays, error_of, same_tree
 
 

@@ -19,12 +19,12 @@ from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
+from ..engine.trees import is_nested, map_tree, named_leaves
 from ..errors import ClosedError, PendingError, SpaceError
 from ..validation import normalize_device
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
 from .reset_masks import split_options
-from .trees import is_nested, map_tree, named_leaves
 
 TensorStep = tuple[Tree, Tensor, Tensor, Tensor, InfoDict]
 

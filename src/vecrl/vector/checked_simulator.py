@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
 from ..engine.space_layout import AnySpace, Layout, Tree
+from ..engine.trees import is_nested, map_tree, named_leaves
 from ..engine.worker import describe_failure
 from ..errors import SpaceError, VecrlError, failures_to_error
-from .trees import is_nested, map_tree, named_leaves
 
 STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
 STATE_NAMES = ("get_state", "set_state")
@@ -32,7 +32,7 @@ class CheckedSimulator:
 
     The first result of each method is checked completely, later ones by the shapes of arrays and the dtype of flags.
     Actions are converted to the dtype of the action space. A simulator with the attribute `checks_actions` gets them
-    unchanged. Observations and actions of nested spaces are trees of tensors, see `vecrl.vector.trees`.
+    unchanged. Observations and actions of nested spaces are trees of tensors, see `vecrl.engine.trees`.
 
     Args:
         simulator: the simulator.

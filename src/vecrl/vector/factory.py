@@ -24,6 +24,7 @@ from ..engine.simulator import BatchSimulator
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
+from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
 from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry, unknown_argument
@@ -31,7 +32,6 @@ from ..validation import normalize_device, parse_device, parse_optional_count
 from .checked_simulator import CheckedSimulator
 from .env_fns import AUTO
 from .torch_wrapper import TorchVectorEnv, TorchWrapper
-from .trees import map_tree
 
 Device = str | torch.device
 

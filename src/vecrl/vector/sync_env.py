@@ -20,13 +20,13 @@ from ..engine.simulator import Array, ResetKeywords
 from ..engine.space_layout import Layout, Leaf, Tree
 from ..engine.transition import AutoresetMode, GymStep, Transition
 from ..engine.transition import autoreset_mode as parse_autoreset_mode
+from ..engine.trees import map_tree
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..validation import check_seed, parse_device, parse_optional_count
 from .arrays import convert_from_torch, to_device
 from .base import BaseVectorEnv, Facts, seeds_of
 from .env_fns import env_fn_list, resolve_backend, split_env_fns
 from .reset_masks import LatestObs, split_options
-from .trees import map_tree
 from .vector_env import AnyEnv, ObservationMode, VectorEnv
 
 Step = tuple[Array, Array, Array, Array, InfoDict]

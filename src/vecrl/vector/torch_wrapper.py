@@ -16,13 +16,13 @@ from gymnasium import spaces
 from gymnasium.spaces import Discrete
 
 from ..engine.space_layout import AnySpace, Layout, Tree
+from ..engine.trees import first_leaf, is_nested, leaf_spaces, map_tree, named_leaves
 from ..errors import SpaceError
 from ..gym_interface import raise_explained
 from ..snapshot import Stateful
 from ..validation import check_seed
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
 from .base import batch_space
-from .trees import first_leaf, is_nested, leaf_spaces, map_tree, named_leaves
 
 
 class TorchWrapper(Stateful):

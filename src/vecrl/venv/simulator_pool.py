@@ -19,9 +19,9 @@ from ..engine.infos import Info, Infos
 from ..engine.simulator import BatchSimulator, BatchStep, ResetKeywords, ResetOptions, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
+from ..engine.trees import map_tree
 from ..errors import ClosedError, PendingError, SpaceError
 from ..vector.checked_simulator import CheckedSimulator
-from ..vector.trees import map_tree
 from .base import BaseVectorEnv
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from gymnasium import spaces
 
-from ..engine.space_layout import AnySpace, Tree, describe
 from ..errors import SpaceError
+from .space_layout import AnySpace, Tree, describe
 
 
 def is_nested(space: object) -> bool:
