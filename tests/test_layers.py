@@ -319,7 +319,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
 
 def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
     """Not in functions or for types either."""
-    order = ("spec_container", "step_validation", "stepping", "rollout", "check_specs", "spec_inference", "base")
+    order = ("env_specs", "step_validation", "stepping", "rollout", "check_specs", "spec_inference", "base")
     for index, name in enumerate(order):
         upper = ("transforms", "batched", "libs", "gym_like", *order[index + 1 :])
         found = {

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..specs import Bounded, Categorical, OneHot, TensorSpec
 from .done_flags import any_true
+from .env_specs import EnvSpecs
 from .keys import Key
-from .spec_container import SpecContainer
 from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves, time_last
 
 
@@ -42,7 +42,7 @@ class ArrayEnv(Protocol):
         ...
 
 
-def known_actions(env: SpecContainer, steps: int, actions: Tensor | None) -> Tensor:
+def known_actions(env: EnvSpecs, steps: int, actions: Tensor | None) -> Tensor:
     """Returns the actions of a rollout, `[time, *batch, ...]`.
 
     Args:
@@ -85,9 +85,7 @@ def rollout_arrays(
     return buffer.to_trajectory(num_steps)
 
 
-def to_tensordict(
-    env: SpecContainer, obs_keys: Sequence[Key], trajectory: ArrayTrajectory, actions: Tensor
-) -> TensorDict:
+def to_tensordict(env: EnvSpecs, obs_keys: Sequence[Key], trajectory: ArrayTrajectory, actions: Tensor) -> TensorDict:
     """Returns a rollout as a contiguous TensorDict `[*batch, time]`.
 
     Args:
@@ -111,7 +109,7 @@ def to_tensordict(
     return _make_tensordict(env, root_entries, size).set("next", _make_tensordict(env, next_entries, size))
 
 
-def _encoded(env: SpecContainer, obs_keys: Sequence[Key], leaves: Sequence[Tensor]) -> Iterator[Tensor]:
+def _encoded(env: EnvSpecs, obs_keys: Sequence[Key], leaves: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yields observation leaves `[*batch, time, ...]` as the specs say, for instance one-hot."""
     for key, leaf in zip(obs_keys, leaves, strict=True):
         spec = env.observation_spec[key]
@@ -122,7 +120,7 @@ def _encoded(env: SpecContainer, obs_keys: Sequence[Key], leaves: Sequence[Tenso
             yield time_last(spec.expand(len(arrays), *spec.shape).encode(arrays), env.ndim)
 
 
-def _make_tensordict(env: SpecContainer, entries: dict[Key, Tensor], size: torch.Size) -> TensorDict:
+def _make_tensordict(env: EnvSpecs, entries: dict[Key, Tensor], size: torch.Size) -> TensorDict:
     """Returns a TensorDict `[*batch, time]` with the entries."""
     flat = {key: value for key, value in entries.items() if isinstance(key, str)}
     names: list[Any] = [*[None] * env.ndim, "time"]

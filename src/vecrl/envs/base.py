@@ -15,9 +15,9 @@ from tensordict import TensorDictBase
 
 from . import rollout as rollouts
 from .check_specs import check_env_specs
+from .env_specs import Device
 from .keys import Key
 from .spec_inference import auto_specs
-from .spec_store import Device
 from .stepping import SteppedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]

@@ -17,7 +17,7 @@ class CompiledSteps:
     _compile_options: dict[str, Any] | None = None
 
     def _complete_init(self, *, compile: bool | Mapping[str, Any] | None = None, **options: Any) -> None:  # noqa: A002
-        super()._complete_init(**options)  # pyright: ignore[reportAttributeAccessIssue] (it is that of SpecStore)
+        super()._complete_init(**options)  # pyright: ignore[reportAttributeAccessIssue] (it is that of EnvSpecs)
         self._compile_steps(compile)
 
     def _compile_steps(self, options: bool | Mapping[str, Any] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import EnvBase
-from .spec_store import is_defined
+from .env_specs import is_defined
 
 ENV_ARGUMENTS = (
     *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from .env_specs import EnvSpecs
 from .fast_paths import bypassed_by
 from .row_masks import merge_into
-from .spec_container import SpecContainer
 from .step_mdp import leaves_of
 
 
-class RandomActions(SpecContainer):
+class RandomActions(EnvSpecs):
     """The base of environments that draws their actions."""
 
     @bypassed_by("_rollout_at_once")

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..errors import SpaceError, VecrlError
 from ..specs import Composite, StackedComposite, TensorSpec
 from ..specs.composite import entries_of
+from .env_specs import EnvSpecs
 from .keys import Key, Prefix, join_key, sorted_keys, split_key
-from .spec_container import SpecContainer
 
 
-def check_result(owner: SpecContainer, result: object, tensordict: TensorDictBase | None, method: str) -> None:
+def check_result(owner: EnvSpecs, result: object, tensordict: TensorDictBase | None, method: str) -> None:
     """Checks that `_reset` or `_step` returned a new TensorDict.
 
     Raises:
@@ -37,7 +37,7 @@ def check_result(owner: SpecContainer, result: object, tensordict: TensorDictBas
         )
 
 
-def missing_input_error(owner: SpecContainer, tensordict: TensorDictBase, error: Exception) -> SpaceError | None:
+def missing_input_error(owner: EnvSpecs, tensordict: TensorDictBase, error: Exception) -> SpaceError | None:
     """Returns the error that explains `error` of a step if `tensordict` lacks an input; otherwise None."""
     if isinstance(error, VecrlError):
         return None
@@ -82,7 +82,7 @@ def reshape_reward(reward: Tensor | None, key: Key, expected: torch.Size, must_m
     return reward.reshape(expected)
 
 
-def check_first_step(env: SpecContainer, next_td: TensorDictBase) -> None:
+def check_first_step(env: EnvSpecs, next_td: TensorDictBase) -> None:
     """Compares the shapes, dtypes and devices of the result of a step with the specs, once until the specs change.
 
     Raises:
@@ -100,7 +100,7 @@ def check_first_step(env: SpecContainer, next_td: TensorDictBase) -> None:
     env._cache["first_step_checked"] = True
 
 
-def _form_differences(env: SpecContainer, names: Sequence[str], data: TensorDictBase) -> list[str]:
+def _form_differences(env: EnvSpecs, names: Sequence[str], data: TensorDictBase) -> list[str]:
     """Returns a line per tensor with another shape, dtype or device than in the specs of these names."""
     lines: list[str] = []
     for name in names:
@@ -110,7 +110,7 @@ def _form_differences(env: SpecContainer, names: Sequence[str], data: TensorDict
     return lines
 
 
-def flag_error(env: SpecContainer, data: TensorDictBase, error: SpaceError) -> SpaceError:
+def flag_error(env: EnvSpecs, data: TensorDictBase, error: SpaceError) -> SpaceError:
     """Returns the error for a done flag of a wrong shape, with the wrong entries from which it may be computed."""
     lines = _form_differences(env, ("observation",), data)
     return SpaceError("\n".join([f"{error} These entries differ from their specs too:", *lines])) if lines else error
@@ -130,7 +130,7 @@ def wrong_action(key: Key, action: torch.Tensor, shape: Sequence[int], domain: s
     return SpaceError(f"Expected shape {tuple(shape)} at {key!r}, got {tuple(action.shape)}.{hint}")
 
 
-def check_actions(env: SpecContainer, data: TensorDictBase, check_shapes: bool) -> None:
+def check_actions(env: EnvSpecs, data: TensorDictBase, check_shapes: bool) -> None:
     """Checks that `data`, which a policy returned or actions were written into, has all actions.
 
     Args:
@@ -151,7 +151,7 @@ def check_actions(env: SpecContainer, data: TensorDictBase, check_shapes: bool) 
             raise wrong_action(key, value, spec.shape, spec.domain)
 
 
-def check_all_actions(env: SpecContainer, actions: torch.Tensor) -> None:
+def check_all_actions(env: EnvSpecs, actions: torch.Tensor) -> None:
     """Checks that the actions of all steps, `[*batch_size, time, ...]`, have the shape of their spec.
 
     Raises:
@@ -172,7 +172,7 @@ def _shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return len(actual) == len(shape) and all(size in (-1, c) for c, size in zip(actual, shape, strict=True))
 
 
-def leaf_values(env: SpecContainer, name: str, data: TensorDictBase) -> Iterator[tuple[Key, TensorSpec, Any]]:
+def leaf_values(env: EnvSpecs, name: str, data: TensorDictBase) -> Iterator[tuple[Key, TensorSpec, Any]]:
     """Yields the key, the spec and the value of each leaf that the environment's spec `name` declares.
 
     The spec has the batch size of `data`. Leaves of lazy stacks have no common shape, so those of each element are

@@ -22,6 +22,7 @@ from ..validation import check_seed, parse_device
 from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
 from .compiled_steps import CompiledSteps
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
+from .env_specs import Device, derived
 from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Prefix, join_key
 from .random_actions import RandomActions
@@ -29,7 +30,6 @@ from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_lea
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
 from .shared_entries import copy_entries, declares_new_tensors
-from .spec_store import Device, derived
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, flag_error, missing_input_error, reshape_reward
 

@@ -20,9 +20,9 @@ from tensordict.nn.probabilistic import set_interaction_type as set_exploration_
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
+from .env_specs import EnvSpecs
 from .keys import FLAGS, Key, join_key, split_key
 from .marl_groups import MarlGroupMapType, check_marl_grouping
-from .spec_container import SpecContainer
 from .spec_inference import make_composite_from_td
 from .step_mdp import step_mdp
 
@@ -52,9 +52,7 @@ def get_available_libraries() -> dict[str, bool]:
     return {name: find_spec(name) is not None for name in SIMULATORS}
 
 
-def make_tensordict(
-    env: SpecContainer, policy: Callable[[TensorDictBase], TensorDictBase] | None = None
-) -> TensorDictBase:
+def make_tensordict(env: EnvSpecs, policy: Callable[[TensorDictBase], TensorDictBase] | None = None) -> TensorDictBase:
     """Returns the entries of one step of an environment, filled with zeros. The environment is not stepped.
 
     Args:
@@ -146,7 +144,7 @@ def terminated_or_truncated(
     return any_ended
 
 
-def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
+def single_observation_key(env: EnvSpecs, requested: Key | None = None) -> Key:
     """Returns the key of the observation of an environment that is to be used without TensorDicts.
 
     Such an environment has one observation (unless one is requested), one action, one reward, and done flags only at

@@ -15,9 +15,9 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from ...engine.pool import Pool
 from ...specs import Composite
 from ..done_flags import reduce_to_rows
+from ..env_specs import EnvSpecs
 from ..keys import INPUTS, OUTPUTS, join_key
 from ..row_masks import RowMasks, is_leaf, merge_into, stack_lazily
-from ..spec_container import SpecContainer
 from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]
@@ -64,7 +64,7 @@ def scatter_rows(rows_td: TensorDictBase, ids: np.ndarray, count: int, noop_row:
     return rows_td[source_index]
 
 
-def sample_actions(pool: Pool, tensordict: TensorDictBase | None, env: SpecContainer) -> TensorDictBase:
+def sample_actions(pool: Pool, tensordict: TensorDictBase | None, env: EnvSpecs) -> TensorDictBase:
     """Returns `tensordict` with random actions, which the environments of a pool sample for their rows.
 
     Args:

@@ -20,7 +20,7 @@ from ...engine.pool_options import PoolOptions
 from ...errors import ClosedError
 from ...validation import parse_device, parse_optional_count
 from ..base import EnvBase
-from ..spec_store import is_defined
+from ..env_specs import is_defined
 from .autograd_graphs import Graphs
 from .env_factories import EnvFn, Kwargs, make_env_fns, merge_kwargs, split_makers
 from .env_simulator import METHOD, MISSING

@@ -16,7 +16,7 @@ from ...registries import check_name
 from ...simulators.brax import BraxTask, brax_envs, names
 from ...simulators.jax_simulator import from_torch, to_torch
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..spec_store import Device
+from ..env_specs import Device
 from .gym_backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
 from .jumanji import ENV_ARGUMENTS

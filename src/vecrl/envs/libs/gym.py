@@ -40,6 +40,7 @@ from ...specs.dtypes import numpy_dtype
 from ..aliases import lazy_names
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import UnwrappedGymEnv
+from ..env_specs import derived
 from ..fast_paths import bypassed_by, overrides_bypassed
 from ..gym_like import Encoder, GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
 from ..keys import FLAGS
@@ -47,7 +48,6 @@ from ..library_env import ENV_ARGUMENTS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
 from ..shared_entries import declares_new_tensors
-from ..spec_store import derived
 from .gym_arrays import GymArrays, encode_checked, step_frames
 from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, registered_names, set_gym_backend
 from .gym_spaces import convert_action_space, observation_keys_of, register_gym_spec_conversion

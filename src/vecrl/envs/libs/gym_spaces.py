@@ -16,8 +16,8 @@ from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ...specs.convert import space_from_spec, spec_from_gym
 from ...specs.convert.from_gym import ConversionOptions, register_space
+from ..env_specs import Device
 from ..keys import FLAGS, Key, key_path
-from ..spec_store import Device
 
 Converter = Callable[..., Any]
 

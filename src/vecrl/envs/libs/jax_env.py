@@ -23,8 +23,8 @@ from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.choices import CategoricalSpec
 from ...specs.dtypes import torch_dtype
 from ..base import EnvBase
+from ..env_specs import Device
 from ..keys import FLAGS
-from ..spec_store import Device
 
 Path = tuple[str, ...]
 

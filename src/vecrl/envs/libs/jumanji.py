@@ -8,7 +8,7 @@ from typing import Any
 from ...simulators import jumanji
 from ...specs import Composite, TensorSpec
 from ...specs.convert import spec_from_jax
-from ..spec_store import Device
+from ..env_specs import Device
 from .gym_backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
 

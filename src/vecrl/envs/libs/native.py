@@ -27,10 +27,10 @@ from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
+from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
 from ..keys import FLAGS
 from ..row_masks import RowMasks
-from ..spec_store import Device
 from .simulator_env import SimulatorArrays
 
 

@@ -13,7 +13,7 @@ from ...simulators.data_sets import available_names
 from ...simulators.openml import DataSetBandit
 from ...simulators.row_task import RowState
 from ...specs import Categorical, Composite, Unbounded
-from ..spec_store import Device
+from ..env_specs import Device
 from .gym_backends import AvailableEnvs
 from .native import NativeEnv
 

@@ -1,38 +1,64 @@
-"""The five specs of an environment, the lock of the specs, and the cache of values derived from them.
+"""`EnvSpecs`: the specs of an environment and what follows from them: keys, zeros, a cache.
 
-Each spec is a `Composite` with the environment's batch size: actions, states (other inputs), observations, rewards and
-done flags. `env.action_spec`, `env.reward_spec` and `env.done_spec` return the leaf if there is exactly one. This
-module must not know how environments step.
+Each of the five specs is a `Composite` with the environment's batch size: actions, states (other inputs), observations,
+rewards and done flags. `env.action_spec`, `env.reward_spec` and `env.done_spec` return the leaf if there is exactly
+one. `EnvMeta` locks the specs when the `__init__` of the environment's class has returned, since they are final then.
 """
 
 from __future__ import annotations
 
+import inspect
 import weakref
+from abc import ABCMeta
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from ..errors import SpaceError
+from ..errors import LockedError, SpaceError
 from ..specs import Categorical, Composite, TensorSpec
 from ..specs.base import foreign_spec_hint
 from ..specs.shape_ops import as_size
 from ..validation import parse_device
-from .construction import EnvMeta
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key, split_key
+from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, is_overridden, join_key, key_depth, split_key
 
 Value = TypeVar("Value")
 Device = torch.device | str | int | None
+_KEYWORDS = ("spec_locked", "auto_reset", "auto_reset_replace", "compile", "policy")
 
 
-class _DependentEnvs(weakref.WeakSet["SpecStore"]):
+class EnvMeta(ABCMeta):
+    """The metaclass of environments.
+
+    A class needs two methods. `_complete_init` takes the keywords of `_KEYWORDS` that were given and that the class's
+    `__init__` does not name, except "policy". `_with_policy` takes this one, and its result is returned instead.
+    """
+
+    if not TYPE_CHECKING:  # type checkers read the arguments from `__init__`
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            named = inspect.signature(cls.__init__).parameters if kwargs.keys() & set(_KEYWORDS) else ()
+            options = {name: kwargs.pop(name) for name in _KEYWORDS if name in kwargs and name not in named}
+            env = super().__call__(*args, **kwargs)
+            policy = options.pop("policy", None)
+            env._complete_init(**options)
+            return env if policy is None else env._with_policy(policy)
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            signature = inspect.signature(cls.__init__)
+            return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class _DependentEnvs(weakref.WeakSet["EnvSpecs"]):
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return _DependentEnvs, ()  # in another process, dependent environments add themselves
 
 
 class derived(Generic[Value]):
-    """Decorator of an attribute of a `SpecStore` that depends on the specs only.
+    """Decorator of an attribute of a `EnvSpecs` that depends on the specs only.
 
     It is computed once while the specs are locked, until they change; after that, reading it calls no function.
     """
@@ -41,7 +67,7 @@ class derived(Generic[Value]):
         self._make = make
         self.__doc__ = make.__doc__
 
-    def __set_name__(self, owner: type[SpecStore], name: str) -> None:
+    def __set_name__(self, owner: type[EnvSpecs], name: str) -> None:
         self._name = name
         owner._derived_names = (*owner._derived_names, name)
         owner.excluded_from_state = (*owner.excluded_from_state, name)
@@ -49,8 +75,8 @@ class derived(Generic[Value]):
     @overload
     def __get__(self, owner: None, owner_class: type) -> derived[Value]: ...
     @overload
-    def __get__(self, owner: SpecStore, owner_class: type) -> Value: ...
-    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
+    def __get__(self, owner: EnvSpecs, owner_class: type) -> Value: ...
+    def __get__(self, owner: EnvSpecs | None, owner_class: type | None = None) -> Any:
         if owner is None:
             return self
         value = self._make(owner)
@@ -74,8 +100,8 @@ class SpecProperty:
     @overload
     def __get__(self, owner: None, owner_class: type) -> SpecProperty: ...
     @overload
-    def __get__(self, owner: SpecStore, owner_class: type) -> Any: ...
-    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
+    def __get__(self, owner: EnvSpecs, owner_class: type) -> Any: ...
+    def __get__(self, owner: EnvSpecs | None, owner_class: type | None = None) -> Any:
         if owner is None:
             return self
         if self._unbatched and owner.ndim:  # a copy, which would not follow edits of `spec.space`
@@ -85,13 +111,13 @@ class SpecProperty:
             spec = owner._cached(self, lambda: self._find(owner))
         return spec
 
-    def _find(self, owner: SpecStore) -> TensorSpec:
+    def _find(self, owner: EnvSpecs) -> TensorSpec:
         full = owner._full(self._name)
         leaves = [] if self._full else spec_leaves(full)
         spec = leaves[0][1] if len(leaves) == 1 else full
         return spec[(0,) * owner.ndim] if self._unbatched and owner.ndim else spec
 
-    def __set__(self, owner: SpecStore, spec: Any) -> None:
+    def __set__(self, owner: EnvSpecs, spec: Any) -> None:
         if self._unbatched:
             spec = spec.expand(*owner.batch_size, *spec.shape)
         owner._set_full(self._name, spec)
@@ -102,8 +128,8 @@ def is_defined(owner: object, name: str) -> bool:
     return any(name in vars(cls) for cls in type(owner).__mro__)
 
 
-class SpecStore(nn.Module, metaclass=EnvMeta):
-    """Holds the five specs of an environment, and caches the values derived from them.
+class EnvSpecs(nn.Module, metaclass=EnvMeta):
+    """The base of environments: their five specs, and the keys and other values derived from these.
 
     A subclass may set specs before it calls `super().__init__()`, and edit them until its own `__init__` returns.
 
@@ -139,6 +165,8 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
 
     _locked = False
     _lock_after_init = True
+    _batch_locked = True
+    _supports_set_state = False
 
     def __new__(cls, *args: Any, _batch_locked: bool | None = None, **kwargs: Any) -> Self:
         env = super().__new__(cls)
@@ -171,7 +199,7 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
         """Completes the construction after the `__init__` of the environment's class has returned.
 
         Args:
-            spec_locked: whether to lock the specs; None for what the constructor of `SpecStore` was given.
+            spec_locked: whether to lock the specs; None for what the constructor of `EnvSpecs` was given.
         """
         if self.auto_complete_done_specs and "done" in self._specs:
             _add_missing_flags(self._specs["done"])
@@ -208,6 +236,22 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
     def device(self) -> torch.device | None:
         """The device of inputs and outputs; None if it is not fixed."""
         return self._device
+
+    @property
+    def batch_locked(self) -> bool:
+        """Whether only TensorDicts of the batch size are accepted. A subclass sets `_batch_locked`."""
+        return self._batch_locked
+
+    @batch_locked.setter
+    def batch_locked(self, value: bool) -> None:
+        raise LockedError(
+            f"Expected no change of batch_locked, got {value!r}. It belongs to the class: set _batch_locked in it."
+        )
+
+    @property
+    def supports_set_state(self) -> bool:
+        """Whether `reset` can start from the state in its TensorDict. A subclass sets `_supports_set_state`."""
+        return self._supports_set_state
 
     # -- the lock
 
@@ -333,6 +377,161 @@ class SpecStore(nn.Module, metaclass=EnvMeta):
         )
 
     _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
+
+    # -- values derived from the specs
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """Returns a TensorDict with the entries of a step, "next" included, filled with zeros."""
+        root = TensorDict({}, self.batch_size, device=self.device)
+        next_td = root.copy()
+        for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
+            next_td.update(spec.zero())
+        for spec in (self.full_state_spec, self.full_action_spec, self.full_observation_spec, self.full_done_spec):
+            root.update(spec.zero())
+        return root.set("next", next_td)
+
+    def add_truncated_keys(self) -> Self:
+        """Adds a "truncated" flag beside every "done" flag in the specs and returns the environment."""
+        spec = self.full_done_spec.clone().unlock_(recurse=True)
+        for prefix in self.done_prefixes:
+            key = join_key(prefix, "truncated")
+            if key not in spec.keys(include_nested=True):
+                spec[key] = spec[join_key(prefix, "done")].clone()
+        self.full_done_spec = spec
+        return self
+
+    def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Returns every action that the spec allows, one per row, in a TensorDict `[number, *batch_size]`.
+
+        Args:
+            tensordict: the entries from which an environment with masked specs updates the masks; ignored here.
+        """
+        return self.full_action_spec.enumerate(use_mask=True)
+
+    def cardinality(self, tensordict: TensorDictBase | None = None) -> int | float:
+        """Returns the number of actions, masks ignored; infinity if the action spec is continuous."""
+        return self.full_action_spec.cardinality()
+
+    # -- the keys
+
+    def _leaf_keys(self, name: str) -> list[Key]:
+        full = self._full(name)
+        keys = self._cache.get(name)
+        return (
+            self._cached(name, lambda: sorted(full.keys(include_nested=True, leaves_only=True), key=key_depth))
+            if keys is None
+            else keys
+        )
+
+    def _single_key(self, name: str) -> Key:
+        keys = self._leaf_keys(name)
+        if len(keys) != 1:
+            raise KeyError(f"Expected one {name} key, got {keys}. Use {name}_keys.")
+        return keys[0]
+
+    @property
+    def action_keys(self) -> list[Key]:
+        """The keys of the action leaves, those at the root first."""
+        return self._leaf_keys("action")
+
+    @property
+    def state_keys(self) -> list[Key]:
+        """The keys of the leaves of the other inputs."""
+        return self._leaf_keys("state")
+
+    @property
+    def observation_keys(self) -> list[Key]:
+        """The keys of the observation leaves."""
+        return self._leaf_keys("observation")
+
+    @property
+    def reward_keys(self) -> list[Key]:
+        """The keys of the reward leaves."""
+        return self._leaf_keys("reward")
+
+    @property
+    def done_keys(self) -> list[Key]:
+        """The keys of the done flags of every group: "done", "terminated" and, if the spec has it, "truncated"."""
+        return self._leaf_keys("done")
+
+    @property
+    def action_key(self) -> Key:
+        """The only action key."""
+        return self._single_key("action")
+
+    @property
+    def reward_key(self) -> Key:
+        """The only reward key."""
+        return self._single_key("reward")
+
+    @property
+    def done_key(self) -> Key:
+        """The only key of a "done" flag."""
+        keys = [join_key(prefix, "done") for prefix in self.done_prefixes]
+        if len(keys) != 1:
+            raise KeyError(f"Expected one done key, got {keys}. Use done_keys.")
+        return keys[0]
+
+    @property
+    def done_prefixes(self) -> list[Prefix]:
+        """The prefixes of done flags: `()` for the root, `("agents",)` for a group; the root comes first."""
+        return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
+
+    @derived
+    def outer_done_prefixes(self) -> list[Prefix]:
+        """The prefixes of the done flags that end episodes: flags at the root, or further up, override those below."""
+        prefixes = self.done_prefixes
+        return [prefix for prefix in prefixes if not is_overridden(prefix, prefixes)]
+
+    @derived
+    def _done_keys_by_prefix(self) -> dict[Prefix, Key]:
+        """The key of each "done" flag, by its prefix."""
+        return {prefix: join_key(prefix, "done") for prefix in self.done_prefixes}
+
+    @derived
+    def _flags(self) -> list[tuple[Key, torch.Size]]:
+        """The keys of the done flags and their shapes after the batch dimensions."""
+        return [(key, self._full("done")[key].shape[self.ndim :]) for key in self.done_keys]
+
+    @property
+    def done_keys_groups(self) -> list[list[Key]]:
+        """The keys of the done flags, one list per prefix."""
+        return [[key for key in self.done_keys if split_key(key)[0] == prefix] for prefix in self.done_prefixes]
+
+    @derived
+    def _flag_groups(self) -> list[tuple[Prefix, bool, torch.Size]]:
+        """Every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
+        groups, spec = zip(self._done_keys_by_prefix.items(), self.done_keys_groups, strict=True), self.full_done_spec
+        return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
+
+    @derived
+    def _done_shapes(self) -> dict[Prefix, torch.Size]:
+        """The shape of "done" after the batch size, by its prefix."""
+        return {prefix: shape for prefix, _, shape in self._flag_groups}
+
+    @property
+    def reset_keys(self) -> list[Key]:
+        """The keys of the masks of a partial reset, which are beside the done flags."""
+        return [join_key(prefix, "_reset") for prefix in self.done_prefixes]
+
+    @derived
+    def _reset_keys(self) -> list[Key]:
+        return self.reset_keys
+
+    @derived
+    def _keys_not_in_reset(self) -> list[Key]:
+        """The keys that the result of a reset does not have: masks, and rewards that are no state."""
+        return [*self.reset_keys, *self._reward_keys_not_in_root]
+
+    @derived
+    def _rewards(self) -> list[tuple[Key, torch.Size]]:
+        """The keys of the rewards and their shapes."""
+        return [(key, self.full_reward_spec[key].shape) for key in self.reward_keys]
+
+    @derived
+    def _reward_keys_not_in_root(self) -> list[Key]:
+        """The keys of the rewards that are no state, and so are only under "next"."""
+        return [key for key in self.reward_keys if key not in self.state_keys]
 
 
 def spec_leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
