@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
@@ -15,14 +15,17 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_
 from ..errors import SpaceError
 from ..specs import StackedComposite
 from .adapters import adapt_env
+from .env_specs import EnvSpecs
 from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key, split_key
 from .step_mdp import leaves_of
 from .step_validation import form_difference, leaf_values
-from .stepping import SteppedEnv
+
+if TYPE_CHECKING:
+    from .base import EnvBase
 
 
 def check_env_specs(
-    env: SteppedEnv,
+    env: EnvBase,
     return_contiguous: bool | None = None,
     check_dtype: bool = True,
     seed: int | None = None,
@@ -49,7 +52,7 @@ def check_env_specs(
         SpaceError: if entries differ, with a line per entry: its key, what was expected, and what was found.
     """
     env = adapt_env(env)
-    if not isinstance(env, SteppedEnv):
+    if not isinstance(env, EnvSpecs):
         actual = f"the class {env.__name__}. Make an instance" if isinstance(env, type) else f"{env!r:.80}. Wrap it"
         raise TypeError(f"Expected an environment over TensorDicts, got {actual}; GymWrapper wraps gymnasium's.")
     state = torch.random.get_rng_state()
@@ -63,7 +66,7 @@ def check_env_specs(
 
 
 def _find_differences(
-    env: SteppedEnv,
+    env: EnvBase,
     return_contiguous: bool | None,
     check_dtype: bool,
     seed: int | None,
@@ -104,7 +107,7 @@ def _find_differences(
 
 
 @contextmanager
-def _watch_step(env: SteppedEnv) -> Iterator[list[str]]:
+def _watch_step(env: EnvBase) -> Iterator[list[str]]:
     """Yields a list of lines about `_step` calls in the context: done flags that miss, and inputs that change."""
     base: Any = env
     while (inner := vars(base)["_modules"].get("base_env")) is not None:
@@ -136,13 +139,13 @@ def _watch_step(env: SteppedEnv) -> Iterator[list[str]]:
         del vars(base)["_step"]
 
 
-def _inputs(env: SteppedEnv, data: TensorDictBase) -> list[tuple[Key, torch.Tensor]]:
+def _inputs(env: EnvBase, data: TensorDictBase) -> list[tuple[Key, torch.Tensor]]:
     entries = [entry for name in ("action", "state", "observation") for entry in leaf_values(env, name, data)]
     return [(key, value) for key, _, value in entries if isinstance(value, torch.Tensor)]
 
 
 def _differences(
-    method: str, env: SteppedEnv, data: TensorDictBase, names: tuple[str, ...], check_dtype: bool
+    method: str, env: EnvBase, data: TensorDictBase, names: tuple[str, ...], check_dtype: bool
 ) -> list[str]:
     """Returns a line per difference between `data` and the specs of these names."""
     lines: list[str] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sized
 from inspect import Parameter, signature
 from itertools import islice, repeat
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -24,14 +24,16 @@ from .fast_paths import overrides_bypassed
 from .keys import join_key, split_key
 from .row_masks import merge_into
 from .step_validation import check_actions, check_all_actions, check_first_step
-from .stepping import SteppedEnv
 from .trajectory_buffers import TensorDictBuffer
+
+if TYPE_CHECKING:
+    from .base import EnvBase
 
 Policy = Callable[[TensorDictBase], Any]
 
 
 def rollout(
-    env: SteppedEnv,
+    env: EnvBase,
     max_steps: int,
     policy: Policy | None = None,
     callback: Callable[[Any, TensorDictBase], object] | None = None,
@@ -138,7 +140,7 @@ class _GeneratorState:
 
 
 def rollout_at_once(
-    env: SteppedEnv, steps: int, actions: torch.Tensor | None, break_when_any_done: bool
+    env: EnvBase, steps: int, actions: torch.Tensor | None, break_when_any_done: bool
 ) -> TensorDictBase | None:
     """Returns the result of `env._rollout_at_once`, or None where single steps could differ from it.
 
@@ -149,7 +151,7 @@ def rollout_at_once(
     return env._rollout_at_once(steps, actions, break_when_any_done)
 
 
-def _first_root(env: SteppedEnv, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
     """Returns the root of the first step; `tensordict` is updated in place."""
     if auto_reset or tensordict is None:
         return env.reset(tensordict)
@@ -158,7 +160,7 @@ def _first_root(env: SteppedEnv, tensordict: TensorDictBase | None, auto_reset: 
 
 
 def _play(
-    env: SteppedEnv,
+    env: EnvBase,
     data: TensorDictBase,
     act: Policy,
     action_iter: Iterable[object],
@@ -192,7 +194,7 @@ def _play(
 class _StopRule:
     """Decides when a rollout ends, and returns the root of the next step otherwise."""
 
-    def __init__(self, env: SteppedEnv, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
+    def __init__(self, env: EnvBase, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
         if stop_when_any and stop_when_all:
             raise TypeError("Expected break_when_any_done or break_when_all_done, got both. Give one of them.")
         self._env = env
@@ -232,7 +234,7 @@ class _StopRule:
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
-def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -> Policy:
+def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
     device = _device_of(policy) if cast else None
@@ -254,7 +256,7 @@ def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -
     return act
 
 
-def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
+def _as_tensordict_module(env: EnvBase, policy: Any) -> Policy:
     """Converts a function or a module over tensors to a module over TensorDicts; returns any other policy unchanged."""
     if hasattr(policy, "in_keys"):
         return policy
@@ -319,7 +321,7 @@ def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
     return actions
 
 
-def _with_action(env: SteppedEnv, data: TensorDictBase, action: Any) -> TensorDictBase:
+def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
     if isinstance(action, TensorDictBase):
         return data.update(action.select(*env.action_keys))
     return data.set(env.action_key, action)
@@ -329,7 +331,7 @@ class _StepBuffer:
     """Collects the steps: in a `TensorDictBuffer` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
-        self, env: SteppedEnv, trajectory_options: tuple[int, bool], contiguous: bool, out: TensorDictBase | None
+        self, env: EnvBase, trajectory_options: tuple[int, bool], contiguous: bool, out: TensorDictBase | None
     ):
         self._env = env
         self._out = out
