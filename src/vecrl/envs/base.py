@@ -21,8 +21,16 @@ from ..errors import ClosedError, SpaceError, VecrlError
 from ..snapshot import Stateful
 from ..validation import check_seed, parse_device
 from . import rollout as rollouts
-from .action_dtypes import Dtypes, integral_entries, with_exact_dtypes
-from .check_specs import check_env_specs
+from .check_specs import (
+    Dtypes,
+    check_env_specs,
+    check_result,
+    flag_error,
+    integral_entries,
+    missing_input_error,
+    reshape_reward,
+    with_exact_dtypes,
+)
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .env_specs import Device, EnvSpecs, derived
 from .fast_paths import bypassed_by, overrides_bypassed
@@ -33,7 +41,6 @@ from .self_reset import SelfResetBuffer
 from .shared_entries import copy_entries, declares_new_tensors
 from .spec_inference import auto_specs
 from .step_mdp import leaves_of, make_step_mdp
-from .step_validation import check_result, flag_error, missing_input_error, reshape_reward
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 

@@ -19,13 +19,13 @@ from ..errors import SpaceError
 from ..gym_interface import reset_error, step_error
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
+from .check_specs import no_action, wrong_action
 from .env_specs import Device, derived
 from .fast_paths import bypassed_by
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .keys import Key, key_path
 from .library_env import LibraryEnv
 from .shared_entries import copy_entries
-from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
