@@ -183,6 +183,20 @@ def test_book_1_imports_neither_book_2_nor_what_is_above_it() -> None:
     assert [f"{module} imports {other}" for module, other in edges if _book(module) < _book(other)] == []
 
 
+def test_each_module_that_is_imported_exists() -> None:
+    """Also in functions, which the type checker accepts."""
+    modules = {_module_of(path): path for path in SOURCE.rglob("*.py")}
+    names = [
+        (module, base)
+        for module, path in modules.items()
+        for statement in _statements([ast.parse(path.read_text())])
+        for base, _ in _targets(module, path, statement)
+    ]
+    assert [
+        f"{module} imports {base}" for module, base in names if base.startswith("vecrl") and base not in modules
+    ] == []
+
+
 def test_each_part_of_a_book_exists() -> None:
     assert {*BOOK_2, *ABOVE} <= _graph().keys()
 
@@ -242,6 +256,10 @@ def _disallowed_imports(folder: str, allowed: tuple[str, ...], libraries: set[st
 
 def test_errors_import_no_other_module() -> None:
     assert _disallowed_imports("errors.py", (), {"cloudpickle"}) == []
+
+
+def test_imports_of_libraries_import_errors_only() -> None:
+    assert _disallowed_imports("imports.py", ("vecrl.errors",), set()) == []
 
 
 def test_registries_import_no_other_module() -> None:
@@ -402,7 +420,7 @@ ENV_LIBRARIES = {
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
     seams = (*seams, "vecrl.snapshot", "vecrl.registries", "vecrl.validation", "vecrl.cores", "vecrl.gym_interface")
-    seams = (*seams, "vecrl.engine.trees")
+    seams = (*seams, "vecrl.engine.trees", "vecrl.imports")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = SIMULATOR_LIBRARIES.get(path.stem, set())
@@ -414,7 +432,7 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
     "folder",
     [
         *("engine", "snapshot", "simulators", "specs"),
-        *("errors.py", "seeding.py", "random_streams.py", "running_stats.py", "validation.py"),
+        *("errors.py", "imports.py", "seeding.py", "random_streams.py", "running_stats.py", "validation.py"),
     ],
 )
 def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:

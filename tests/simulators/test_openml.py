@@ -292,7 +292,7 @@ def test_missing_package_is_named(monkeypatch):
     def fail(name):
         raise ImportError(name)
 
-    monkeypatch.setattr("vecrl.simulators.imports.import_module", fail)
+    monkeypatch.setattr("vecrl.imports.import_module", fail)
     with pytest.raises(VersionError, match=r"scikit-learn is not installed: pip install \"vecrl\[openml\]\""):
         OpenMLEnv("iris")
     with pytest.raises(ImportError, match="scikit-learn"):

@@ -19,7 +19,7 @@ from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..engine.trees import map_tree
 from ..errors import SpaceError
-from ..simulators.imports import import_library
+from ..imports import import_library
 from ..vector import make_vector_env
 from ..vector.vector_env import VectorEnv
 from ..venv.base import BaseVectorEnv

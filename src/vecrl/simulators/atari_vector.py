@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..engine.simulator import BatchStep, ResetOptions
 from ..errors import SpaceError
+from ..imports import import_library
 from ..registries import check_name
 from ..validation import check_discrete, check_seeds, normalize_device
-from .imports import import_library
 
 _INFOS = "lives", "frame_number", "episode_frame_number"
 

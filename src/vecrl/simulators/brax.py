@@ -15,8 +15,8 @@ from gymnasium.spaces import Box
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
+from ..imports import import_library
 from ..registries import check_name
-from .imports import import_library
 from .jax_simulator import JaxSimulator, JaxStep, JaxTask, unbounded_space
 from .mujoco_frames import FRAME, MujocoFrames
 

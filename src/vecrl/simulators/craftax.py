@@ -15,9 +15,9 @@ import numpy as np
 
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
+from ..imports import import_library
 from ..registries import check_name
 from .gymnax import GymnaxTask
-from .imports import import_library
 from .jax_simulator import make_jax_batch
 
 INSTALL_HINT = 'Craftax is not installed: pip install "vecrl[craftax]"'

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from .imports import import_library
+from ..imports import import_library
 
 BUNDLED = "iris", "digits", "wine", "breast_cancer"
 ENCODINGS = "num", "onehot"

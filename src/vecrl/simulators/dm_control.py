@@ -21,9 +21,9 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
 from ..gym_interface import Env, EnvReset, EnvStep
+from ..imports import import_library
 from ..registries import check_name
 from .gymnasium.make import apply_pixel_wrappers
-from .imports import import_library
 
 DmEnv = Any  # a `dm_env.Environment`; none of its libraries is imported for its type
 FRAME = {"height": 240, "width": 320, "camera_id": 0}

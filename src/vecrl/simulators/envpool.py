@@ -18,10 +18,10 @@ from torch import Tensor
 from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
+from ..imports import import_library
 from ..registries import check_name
 from ..seeding import random_seeds, seed_for
 from ..validation import check_discrete, check_seeds
-from .imports import import_library
 
 NO_INFOS = ("env_id", "players")  # the numbers of rows and players
 

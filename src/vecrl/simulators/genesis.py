@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..engine.simulator import ResetOptions
 from ..errors import SpaceError
-from .imports import import_library
+from ..imports import import_library
 from .row_task import RowTaskSimulator
 
 INSTALL_HINT = 'Genesis is not installed: pip install "vecrl[genesis]"'

@@ -17,8 +17,8 @@ from gymnasium import spaces
 
 from ..engine.simulator import Array
 from ..engine.space_layout import AnySpace, Tree
+from ..imports import import_library
 from ..registries import check_name
-from .imports import import_library
 from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
 
 INSTALL_HINT = 'gymnax is not installed: pip install "vecrl[gymnax]"'

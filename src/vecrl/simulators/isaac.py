@@ -21,7 +21,7 @@ from torch import Tensor
 from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError, StateError, VersionError
-from .imports import import_library
+from ..imports import import_library
 from .legacy_gym import as_gymnasium_space
 
 _HINTS = {

@@ -19,8 +19,8 @@ from gymnasium import spaces
 
 from ..engine.simulator import Array
 from ..engine.space_layout import AnySpace, Tree
+from ..imports import import_library
 from ..registries import check_name
-from .imports import import_library
 from .jax_simulator import JaxStep, JaxTask, make_jax_batch
 
 INSTALL_HINT = 'Jumanji is not installed: pip install "vecrl[jumanji]"'

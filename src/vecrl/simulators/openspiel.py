@@ -18,9 +18,9 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError, StateError
 from ..gym_interface import EnvReset, EnvStep
+from ..imports import import_library
 from ..registries import check_name
 from ..seeding import random_seed
-from .imports import import_library
 
 SIMULTANEOUS, TERMINAL = -2, -4  # values of `current_player`
 TENSORS = "observation", "information_state"

@@ -18,10 +18,10 @@ from typing import Any
 
 from ..errors import VersionError
 from ..gym_interface import Env
+from ..imports import import_library
 from ..registries import check_name
 from .agents import TurnBasedAgents, as_gym
 from .gymnasium.make import apply_pixel_wrappers
-from .imports import import_library
 
 FAMILIES = {
     "atari": "pettingzoo.atari",

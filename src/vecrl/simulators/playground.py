@@ -17,8 +17,8 @@ from gymnasium.spaces import Box
 
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
+from ..imports import import_library
 from ..registries import check_name
-from .imports import import_library
 from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
 from .mujoco_frames import MujocoFrames
 

@@ -20,9 +20,9 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..gym_interface import EnvReset, EnvStep
+from ..imports import import_library
 from ..registries import check_name
 from ..seeding import random_seed
-from .imports import import_library
 
 BUTTONS = 15  # combinations of buttons
 FORCE_RESET = -1  # the action by which Procgen begins a new episode

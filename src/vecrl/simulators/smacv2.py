@@ -17,9 +17,9 @@ from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
+from ..imports import import_library
 from ..seeding import random_seed
 from .agents import AgentsEnv, ByAgent
-from .imports import import_library
 
 ACTION_MASK = "action_mask"
 INFO_DTYPES = {"battle_won": np.bool_, "episode_limit": np.bool_, "dead_allies": np.int64, "dead_enemies": np.int64}

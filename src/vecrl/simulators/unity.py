@@ -18,9 +18,9 @@ from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
+from ..imports import import_library
 from ..seeding import random_seed
 from .agents import AgentsEnv, ByAgent, as_gym, zeros_in
-from .imports import import_library
 
 ACTION_MASK = "action_mask"
 CONTINUOUS, DISCRETE = "continuous_action", "discrete_action"

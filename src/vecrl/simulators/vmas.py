@@ -23,10 +23,10 @@ from torch import Tensor
 from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import SpaceError
+from ..imports import import_library
 from ..registries import check_name, did_you_mean, nearest
 from ..seeding import random_seeds, seed_for
 from ..validation import check_seeds, normalize_device
-from .imports import import_library
 from .legacy_gym import as_gymnasium_space
 from .vmas_state import get_rows, set_rows, set_tensors
 

@@ -23,9 +23,9 @@ from ...engine.simulator import ResetOptions
 from ...engine.space_layout import Tree
 from ...errors import SpaceError
 from ...gym_interface import Env, EnvReset, EnvStep
+from ...imports import import_library
 from ...registries import check_name
 from ...seeding import random_seed
-from ..imports import import_library
 from ..legacy_gym import LegacyGymAdapter
 from ..robohive import make_robohive
 from .make import RewardInInfo, apply_pixel_wrappers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..imports import import_library
+from ...imports import import_library
 
 _HINT = 'is not installed: pip install "vecrl[mujoco]"'
 

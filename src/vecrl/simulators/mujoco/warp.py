@@ -16,7 +16,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from ...engine.simulator import ResetOptions
-from ..imports import import_library
+from ...imports import import_library
 from ..mujoco_frames import MujocoFrames
 from ..row_task import RowTaskSimulator
 from .locomotion import noise

@@ -1,11 +1,11 @@
-"""Imports of simulators that may be missing. This module must not know any simulator."""
+"""Imports of libraries that may be missing: the error says how to install them."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from ..errors import VersionError
+from .errors import VersionError
 
 
 def import_library(module: str, hint: str) -> Any:
