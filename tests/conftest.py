@@ -1,6 +1,7 @@
 """Settings for every test and the processes that tests start: one thread for numerical libraries, and Ctrl-C enabled (a
 shell disables SIGINT for programs that it runs in the background)."""
 
+import gc
 import os
 import signal
 import warnings
@@ -24,6 +25,12 @@ settings.register_profile("vecrl", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("vecrl")
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray use only the loopback address
+
+
+def pytest_collection_finish() -> None:
+    """Lets the garbage collector pass over all that exists before the tests: modules, and thousands of collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

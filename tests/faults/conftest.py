@@ -28,6 +28,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     gc.collect()
+    gc.freeze()  # the collection after the test is then of what the test has made
     before = _holdings()
     yield
     gc.collect()
