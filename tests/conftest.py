@@ -27,8 +27,32 @@ settings.load_profile("vecrl")
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray use only the loopback address
 
 
+MARKED_FILES = pytest.StashKey[dict[str, set[str]]]()
+GROUPS = (
+    "ray",
+    "torchrl",
+    "peers",
+    "loggers",
+    "language",
+    "vision",
+    "simulators",
+    "unity",
+    "genesis",
+    "old_pythons",
+    "brax_v1",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps which files have tests of which groups, before `-m` drops tests."""
+    config.stash[MARKED_FILES] = {
+        group: {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker(group)} for group in GROUPS
+    }
+
+
 def pytest_collection_finish() -> None:
-    """Lets the garbage collector pass over all that exists before the tests: modules, and thousands of collected tests."""
+    """Excludes modules and thousands of collected tests from later runs of the garbage collector."""
     gc.collect()
     gc.freeze()
 

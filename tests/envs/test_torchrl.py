@@ -1,4 +1,4 @@
-"""Results of TorchRL and vecrl, and losses over rollouts, if TorchRL is installed (`make test-neighbours`)."""
+"""Results of TorchRL and vecrl, and losses over rollouts, if TorchRL is installed (`make test-old-tensordict`)."""
 
 import pytest
 import torch
