@@ -14,9 +14,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..specs import Bounded, Categorical, OneHot, TensorSpec
-from .done_flags import any_true
 from .env_specs import EnvSpecs
 from .keys import Key
+from .row_masks import any_true
 from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves, time_last
 
 

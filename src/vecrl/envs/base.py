@@ -31,11 +31,21 @@ from .check_specs import (
     reshape_reward,
     with_exact_dtypes,
 )
-from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .env_specs import Device, EnvSpecs, derived
 from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Key, Prefix, join_key
-from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
+from .row_masks import (
+    RowMasks,
+    any_true,
+    check_not_done,
+    drop_keys,
+    fill_flags,
+    fill_missing,
+    has_all_flags,
+    is_leaf,
+    merge_into,
+    reduce_to_rows,
+)
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
 from .shared_entries import copy_entries, declares_new_tensors

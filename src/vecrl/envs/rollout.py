@@ -19,11 +19,10 @@ from ..errors import SpaceError
 from ..validation import parse_device
 from .array_rollout import draw_actions
 from .check_specs import check_actions, check_all_actions, check_first_step
-from .done_flags import rows_done
 from .env_specs import Device
 from .fast_paths import overrides_bypassed
 from .keys import join_key, split_key
-from .row_masks import merge_into
+from .row_masks import merge_into, rows_done
 from .trajectory_buffers import TensorDictBuffer
 
 if TYPE_CHECKING:

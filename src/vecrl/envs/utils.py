@@ -1,7 +1,4 @@
-"""Utilities for users of TensorDict environments: policies, exploration types, checks, `step_mdp`.
-
-This module must not know particular environments.
-"""
+"""Utilities for users of TensorDict environments: policies, exploration types, checks, `step_mdp`."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -142,6 +140,22 @@ def terminated_or_truncated(
         for prefix, mask in masks.items():
             data.set(join_key(prefix, key), mask)
     return any_ended
+
+
+def attribute_at(env: Any, path: str) -> Any:
+    """Returns the attribute of an environment at a path with dots.
+
+    A batch of environments returns a list with that of each, since it looks up the whole path in each environment.
+
+    Raises:
+        AttributeError: there is no such attribute.
+    """
+    try:
+        return getattr(env, path)
+    except AttributeError:
+        if "." not in path:
+            raise
+        return attrgetter(path)(env)
 
 
 def single_observation_key(env: EnvSpecs, requested: Key | None = None) -> Key:

@@ -19,8 +19,8 @@ from ...errors import LockedError, SpaceError
 from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, restore_env
 from ...snapshot import capture, restore
 from ..adapters import adapt_env
-from ..attributes import attribute_at
 from ..base import EnvBase, UnwrappedGymEnv
+from ..utils import attribute_at
 from .autograd_graphs import Graphs
 from .entry_layout import Space, inputs_of, is_tensordict_layout, outputs_of, space_of_formats
 from .metadata import EnvMetaData

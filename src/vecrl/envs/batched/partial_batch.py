@@ -14,10 +14,9 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from ...engine.pool import Pool
 from ...specs import Composite
-from ..done_flags import reduce_to_rows
 from ..env_specs import EnvSpecs
 from ..keys import INPUTS, OUTPUTS, join_key
-from ..row_masks import RowMasks, is_leaf, merge_into, stack_lazily
+from ..row_masks import RowMasks, is_leaf, merge_into, reduce_to_rows, stack_lazily
 from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]

@@ -27,9 +27,8 @@ from ...specs import StackedComposite
 from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
-from ..done_flags import reduce_to_rows
 from ..keys import INPUTS, OUTPUTS, Key
-from ..row_masks import RowMasks, merge_into, stack_lazily
+from ..row_masks import RowMasks, merge_into, reduce_to_rows, stack_lazily
 from ..seed_chain import next_seed, validate_seed
 from ..trajectory_buffers import ArrayBuffer, Leaves
 from .autograd_graphs import Graphs

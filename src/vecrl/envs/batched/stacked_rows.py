@@ -22,7 +22,7 @@ from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
-from ..done_flags import rows_done
+from ..row_masks import rows_done
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
 from .entry_layout import NEXT, Path, Space, paths_of, plain_array

@@ -1,7 +1,4 @@
-"""Steps of a single gymnasium environment without TensorDicts, for rollouts with known actions.
-
-This module must not know environments over TensorDicts.
-"""
+"""Steps of a single gymnasium environment without TensorDicts, and checks of what it returns."""
 
 from __future__ import annotations
 
@@ -11,11 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.space_layout import Layout, Leaf
+from ...engine.space_layout import Layout, Leaf, describe, is_single_number
+from ...errors import SpaceError
 from ...gym_interface import raise_explained
 from ...specs import TensorSpec
-from ..gym_outputs import to_float, to_leaf_array
 from ..trajectory_buffers import ArrayBuffer, Leaves
+
+_NUMBERS = (float, int, np.number, np.bool_)
+
+
+def to_float(reward: object) -> float:
+    """Converts a reward, a number or an array of one number, to a float.
+
+    Raises:
+        SpaceError: if it is neither.
+
+    >>> import numpy as np
+    >>> to_float(np.ones(1)), to_float(2)
+    (1.0, 2.0)
+    """
+    if isinstance(reward, _NUMBERS):
+        return float(reward)
+    try:
+        array = np.asarray(reward)
+    except ValueError:  # a ragged list
+        array = np.empty(0)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        raise SpaceError(f"Expected a number as reward, got {describe(reward)}. Return a float or an int.")
+    return float(array.reshape(()))
 
 
 def step_frames(
@@ -102,3 +122,33 @@ def _read_leaf(leaf: Leaf, shape: tuple[int, ...], dtype: object, scalar_types: 
 def encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: object) -> object:
     """Returns the tensor of a leaf of an observation, after a check of its shape and dtype."""
     return spec.encode(to_leaf_array(value, leaf, *batch_shape))
+
+
+def to_leaf_array(value: object, leaf: Leaf, *rows: int) -> Any:
+    """Converts an observation to an array that `leaf` accepts; returns it unchanged if `leaf` holds opaque objects.
+
+    Args:
+        value: the value from the environment.
+        leaf: the leaf of the observation space's layout.
+        rows: the number of rows, if the value comes from a vector environment.
+
+    Raises:
+        SpaceError: if the shape differs (a number may stand for an array of one number), or the dtype cannot be cast
+            within its kind.
+    """
+    if leaf.dtype is None:
+        return value
+    shape = (*rows, *leaf.shape)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        array = None
+    if array is not None and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        if array.shape == shape:
+            return array
+        if is_single_number(array, shape):
+            return array.reshape(shape)
+    raise SpaceError(
+        f"Expected an observation of shape {shape} and dtype {leaf.dtype} at {leaf.name}, as its space says, got "
+        f"{describe(value)}. Return what observation_space declares, or declare what you return."
+    )

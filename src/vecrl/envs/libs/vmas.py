@@ -21,8 +21,8 @@ from ...specs.stacked import stack_specs
 from ...validation import parse_count
 from ...vector.checked_simulator import restore_other_rows
 from ..base import EnvBase
-from ..done_flags import reduce_to_rows
 from ..marl_groups import MarlGroupMapType, check_marl_grouping
+from ..row_masks import reduce_to_rows
 from .gym_backends import AvailableEnvs
 
 GroupMap = MarlGroupMapType | Mapping[str, Sequence[str]] | None

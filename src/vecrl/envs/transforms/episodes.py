@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
-from ..attributes import attribute_at
 from ..keys import Key, join_key
 from ..row_masks import Prefix, broadcast_mask
+from ..utils import attribute_at
 from .base import RowStateTransform, Transform
 
 __all__ = ["EndOfLifeTransform", "RandomTruncationTransform", "TerminateTransform"]

@@ -14,9 +14,8 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
 from ...validation import parse_count
-from ..done_flags import any_true, rows_done
 from ..keys import Key, join_key
-from ..row_masks import RowMasks, broadcast_mask
+from ..row_masks import RowMasks, any_true, broadcast_mask, rows_done
 from .base import Transform
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...validation import parse_count
-from ..done_flags import reduce_to_rows
 from ..keys import FLAGS, Key, join_key, key_path, split_key
-from ..row_masks import broadcast_mask
+from ..row_masks import broadcast_mask, reduce_to_rows
 from ..step_mdp import as_keys
 from .base import Transform
 from .keyed_module import Keys
