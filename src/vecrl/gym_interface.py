@@ -1,13 +1,13 @@
-"""gymnasium's interface: the types of its environments and results, and errors for environments that do not follow it.
+"""gymnasium's interface: its types, repeated steps, and errors for environments that do not follow it.
 
-All dialects use these messages. They are made when something has failed: a step that succeeds calls nothing of this
-module.
+All dialects use these messages, which are made when something has failed.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -29,6 +29,43 @@ _UNPACKING = re.compile(
     r"|too many values to unpack \(expected (?P<limit>\d)(?:, got (?P<more>\d+))?\)"
     r"|cannot unpack non-iterable (?P<kind>\S+) object"
 )
+
+
+def step_ends_episode(result: tuple[Any, ...]) -> bool:
+    """Returns whether an episode ends with the step that returned `result`."""
+    _, _, terminated, truncated, _ = result
+    return terminated or truncated
+
+
+def repeat_step(
+    step: Callable[[Any], tuple[Any, ...]],
+    action: object,
+    count: int,
+    ends_episode: Callable[[tuple[Any, ...]], bool] = step_ends_episode,
+) -> tuple[Any, ...]:
+    """Takes up to `count` steps with one action, until the episode ends, and sums the rewards.
+
+    Args:
+        step: takes the action; returns a tuple, in which the reward is the second element.
+        action: the action.
+        count: the number of steps, 1 or more.
+        ends_episode: returns whether the episode ends with the step that returned a tuple.
+
+    Returns:
+        The last tuple, with the sum of the rewards.
+
+    >>> rewards = iter([1.0, 2.0, 4.0])
+    >>> repeat_step(lambda action: (action, next(rewards), False, False, {}), "left", 3)
+    ('left', 7.0, False, False, {})
+    """
+    result = step(action)
+    for _ in range(count - 1):
+        if ends_episode(result):
+            break
+        total = result[1]
+        result = step(action)
+        result = (result[0], total + result[1], *result[2:])
+    return result
 
 
 def check_interface(env: Any) -> None:

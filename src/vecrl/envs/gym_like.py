@@ -15,7 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..gym_interface import reset_error, step_error
+from ..gym_interface import repeat_step, reset_error, step_error
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
 from .check_specs import no_action, wrong_action
@@ -288,12 +288,10 @@ class GymLikeEnv(LibraryEnv):
 
     @bypassed_by("_fast_step")
     def _step_env(self, action: object) -> StepOutput:
-        output = self._output_transform(self._env.step(action))
-        for _ in range(self.frame_skip - 1):
-            if self.read_done(*output[2:5])[3]:
-                break
-            next_output = self._output_transform(self._env.step(action))
-            output = next_output[0], output[1] + next_output[1], *next_output[2:]
+        def step(action: object) -> StepOutput:
+            return self._output_transform(self._env.step(action))
+
+        output: Any = repeat_step(step, action, self.frame_skip, lambda output: self.read_done(*output[2:5])[3])
         return output
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

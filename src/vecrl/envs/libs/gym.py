@@ -48,7 +48,7 @@ from ..library_env import ENV_ARGUMENTS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
 from ..shared_entries import declares_new_tensors
-from .gym_arrays import GymArrays, encode_checked, step_frames
+from .gym_arrays import GymArrays, encode_checked, step_env
 from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, registered_names, set_gym_backend
 from .gym_spaces import convert_action_space, observation_keys_of, register_gym_spec_conversion
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, num_rows_of, single_spaces_of
@@ -118,9 +118,7 @@ class GymWrapper(GymLikeEnv):
         self._seed: int | None = None
         self._vector: VectorEnvAdapter | None = None
         self.from_pixels, self.pixels_only = from_pixels, pixels_only
-        pixel_options = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
-        if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
-            pixel_options["frame_skip"], frame_skip = frame_skip, None
+        pixel_options = {"from_pixels": from_pixels, "pixels_only": pixels_only}
         super().__init__(env=env, frame_skip=frame_skip, pixel_options=pixel_options, **kwargs)
 
     def _build_env(self, pixel_options: dict[str, Any], env: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -128,10 +126,10 @@ class GymWrapper(GymLikeEnv):
         if not is_vector(env):
             if self.batch_size:
                 raise SpaceError(f"Expected a batch size of () for one environment, got {tuple(self.batch_size)}.")
-            return apply_pixel_wrappers(as_gymnasium(env), **pixel_options)
+            return apply_pixel_wrappers(as_gymnasium(env), frame_skip=self.frame_skip, **pixel_options)
         if self.batch_size not in ((), (env.num_envs,)):
             raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, got {tuple(self.batch_size)}.")
-        if pixel_options["from_pixels"] or pixel_options["frame_skip"] > 1 or self.frame_skip > 1:
+        if pixel_options["from_pixels"] or self.frame_skip > 1:
             raise SpaceError(
                 "Expected no from_pixels or frame_skip with a vector environment. Apply them to its single "
                 "environments, as GymEnv(name, num_envs=n, frame_skip=k) does."
@@ -224,10 +222,10 @@ class GymWrapper(GymLikeEnv):
         """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
         action = self.read_action(tensordict.get(self._action_key))
         if self._vector_reward:
-            obs, reward, terminated, truncated = step_frames(self._env, action, self.frame_skip, np.asarray)
+            obs, reward, terminated, truncated = step_env(self._env, action, np.asarray)
             reward = self.read_reward(reward)
         else:
-            obs, reward, terminated, truncated = step_frames(self._env, action, self.frame_skip)
+            obs, reward, terminated, truncated = step_env(self._env, action)
             reward = torch.from_numpy(np.array((reward,), self._reward_dtype))
         entries = self.read_obs(obs)
         entries["reward"] = reward
@@ -257,7 +255,7 @@ class GymWrapper(GymLikeEnv):
             if self._vector_reward and RewardInInfo.KEY in output[5]:
                 return output[0], output[5][RewardInInfo.KEY], *output[2:]
             return output
-        return super()._step_env(action)
+        return self._output_transform(self._env.step(action))  # which skips the frames
 
     # -- vectors
 
@@ -341,7 +339,7 @@ class GymWrapper(GymLikeEnv):
             restore(self._env, episode)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_plain = self._has_array_steps and self.frame_skip == 1 and not self.run_type_checks
+        is_plain = self._has_array_steps and not self.run_type_checks
         if not is_plain or overrides_bypassed(type(self), "_unwrapped_gym"):
             return None
         return UnwrappedGymEnv(self._env, tuple(self._obs_keys))
@@ -352,7 +350,7 @@ class GymWrapper(GymLikeEnv):
         spec = self.action_spec
         actions = known_actions(self, steps, actions)
         gym_actions = list(spec.expand(len(actions), *spec.shape).to_numpy(actions))
-        arrays = GymArrays(self._env, self._reset_env, self.frame_skip, self._layout)
+        arrays = GymArrays(self._env, self._reset_env, self._layout)
         trajectory = rollout_arrays(arrays, gym_actions, (), self.reward_spec.dtype, break_when_any_done)
         return to_tensordict(self, self._obs_keys, trajectory, actions)
 
@@ -366,6 +364,7 @@ class GymWrapper(GymLikeEnv):
     def get_library_name(self, env: object = None) -> str:
         """Returns the name of the library of an environment, by default of this one: "gymnasium" or "gym"."""
         env = self._env if env is None else env
+        env = getattr(env, "unwrapped", env)
         classes = type(getattr(env, "legacy_env", env)).__mro__
         return "gym" if any(cls.__module__.partition(".")[0] == "gym" for cls in classes) else "gymnasium"
 

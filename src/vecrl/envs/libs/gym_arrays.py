@@ -38,35 +38,26 @@ def to_float(reward: object) -> float:
     return float(array.reshape(()))
 
 
-def step_frames(
-    env: Any, action: object, count: int, read_reward: Callable[[Any], Any] = to_float
-) -> tuple[Any, Any, bool, bool]:
-    """Steps an environment up to `count` times with one action, until an episode ends.
+def step_env(env: Any, action: object, read_reward: Callable[[Any], Any] = to_float) -> tuple[Any, Any, bool, bool]:
+    """Steps an environment.
 
     Args:
         env: the environment.
         action: the action.
-        count: the number of steps.
         read_reward: converts a reward that is no float; `np.asarray` for vectors.
 
     Returns:
-        The last observation, the sum of rewards, terminated and truncated.
+        The observation, the reward, terminated and truncated.
 
     Raises:
         SpaceError: if the environment does not return a tuple of five, or a reward is no number.
     """
-    total: Any = -0.0  # changes no sum
-    obs, terminated, truncated = None, False, False
-    for _ in range(count):
-        try:
-            obs, reward, terminated, truncated, _ = env.step(action)
-        except (TypeError, ValueError) as error:
-            raise_explained(error, env)
-            raise
-        total += reward if type(reward) is float else read_reward(reward)
-        if terminated or truncated:
-            break
-    return obs, total, bool(terminated), bool(truncated)
+    try:
+        obs, reward, terminated, truncated, _ = env.step(action)
+    except (TypeError, ValueError) as error:
+        raise_explained(error, env)
+        raise
+    return obs, reward if type(reward) is float else read_reward(reward), bool(terminated), bool(truncated)
 
 
 class GymArrays:
@@ -75,12 +66,11 @@ class GymArrays:
     Args:
         env: the environment.
         reset: returns an observation and an info.
-        frame_skip: the number of steps of the environment per step.
         layout: the layout of observations, without opaque leaves.
     """
 
-    def __init__(self, env: object, reset: Callable[[], tuple[object, object]], frame_skip: int, layout: Layout):
-        self._env, self._reset, self._frame_skip, self._layout = env, reset, frame_skip, layout
+    def __init__(self, env: object, reset: Callable[[], tuple[object, object]], layout: Layout):
+        self._env, self._reset, self._layout = env, reset, layout
         self._readers = [_leaf_reader(leaf) for leaf in layout.leaves]
         self._shape, self._dtype = (layout.leaves[0].shape, layout.leaves[0].dtype) if layout.flat else (None, None)
 
@@ -91,7 +81,7 @@ class GymArrays:
 
     def step_arrays(self, action: object, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
         """Steps the environment and writes the results; returns whether it is done."""
-        obs, reward, terminated, truncated = step_frames(self._env, action, self._frame_skip)
+        obs, reward, terminated, truncated = step_env(self._env, action)
         if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype == self._dtype:
             out.next_obs[0][t] = obs
         else:

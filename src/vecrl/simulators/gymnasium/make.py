@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from ...engine.space_layout import Tree
 from ...errors import SpaceError, VecrlError
-from ...gym_interface import Env, EnvReset, EnvStep, check_interface
+from ...gym_interface import Env, EnvReset, EnvStep, check_interface, repeat_step
 from ..legacy_gym import LegacyGymAdapter
 from ..registry import SEPARATOR, find_entry
 
@@ -230,13 +230,8 @@ class SkipFrames(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 
     def step(self, action: Tree) -> EnvStep:
         """Steps up to `frame_skip` times and returns the last results with the sum of the rewards."""
-        obs, total, terminated, truncated, info = self.env.step(action)
-        for _ in range(self.frame_skip - 1):
-            if terminated or truncated:
-                break
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            total = total + reward  # pyright: ignore[reportOperatorIssue]
-        return obs, total, terminated, truncated, info
+        result: Any = repeat_step(self.env.step, action, self.frame_skip)
+        return result
 
 
 class ObservePixels(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
