@@ -1,6 +1,6 @@
 """Adapters for environments and transforms of other libraries.
 
-`vecrl.interop` registers them when a program has imported both libraries. This module must not know the libraries.
+`vecrl.interop` registers them when a program has imported both libraries.
 """
 
 from __future__ import annotations

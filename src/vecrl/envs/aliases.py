@@ -2,7 +2,7 @@
 
 A script that imports from `torchrl.envs.common` may import from `vecrl.envs.common`. Such modules have no files: a
 finder makes them from the tables below, and their names are those of the modules that have files. So every class has
-one definition, and pickles name its own module. This module must not import others of the library when it is imported.
+one definition, and pickles name its own module. Other modules are imported on first use only.
 """
 
 from __future__ import annotations

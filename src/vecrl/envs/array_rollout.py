@@ -1,7 +1,6 @@
 """Rollouts with known actions over arrays: TensorDicts are created only at the end, from all steps together.
 
-In rollouts of fast environments, most time is spent on TensorDicts. This module knows how an environment is stepped at
-this level (`ArrayEnv`) and the entries of the result. It must not know simulators, spaces and libraries.
+In rollouts of fast environments, most time is spent on TensorDicts. `ArrayEnv` is how an environment is stepped here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A fast method does what several other methods do, without a call of them. `bypassed_by` marks each of these with the
 name of the fast method. A subclass may override a marked method but not the fast one. The fast method would skip the
-subclass's code then, so its environments must be stepped in the general way. This module must not know environments.
+subclass's code then, so its environments must be stepped in the general way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys of entries in TensorDicts. This module must not know environments."""
+"""Keys of entries in TensorDicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LibraryEnv`: the base of environments that wrap an object of another library. It must not know the library."""
+"""`LibraryEnv`: the base of environments that wrap an object of another library."""
 
 from __future__ import annotations
 

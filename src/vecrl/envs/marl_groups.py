@@ -1,4 +1,4 @@
-"""Groups of agents; the entries of a group are under its name. This module knows only names."""
+"""Groups of agents; the entries of a group are under its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rollouts: step an environment and stack the steps along a dimension named "time".
-
-This module must not know how environments step, nor what policies compute.
-"""
+"""Rollouts: step an environment and stack the steps along a dimension named "time"."""
 
 from __future__ import annotations
 

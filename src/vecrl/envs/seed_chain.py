@@ -1,4 +1,4 @@
-"""The chain of seeds with which the environments of a batch are seeded. This module knows numbers only."""
+"""The chain of seeds with which the environments of a batch are seeded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Adapts simulators that reset themselves, so that the last step of an episode returns the next first observation.
 
 The first observation is kept for the root of the next step. The step gets another final observation: the true one if
-the simulator returns it, otherwise a fill value. This module must not know simulators.
+the simulator returns it, otherwise a fill value.
 """
 
 from __future__ import annotations

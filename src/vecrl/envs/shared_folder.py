@@ -1,6 +1,6 @@
 """A folder with the counts and statistics that the environments of one `EnvCreator` share.
 
-This module must not know transforms: a module with shared state moves it into a folder by its method `share_state_`.
+A module with shared state moves it into a folder by its method `share_state_`.
 """
 
 from __future__ import annotations

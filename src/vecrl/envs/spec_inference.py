@@ -1,7 +1,4 @@
-"""Infers the specs of an environment from the data that it returns.
-
-This module knows TensorDicts and specs; of environments it must know only `_reset`, `_step` and the spec attributes.
-"""
+"""Infers the specs of an environment from the data that its `_reset` and `_step` return."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`step_mdp`: makes the root of the next step from the "next" entries of a step.
-
-This module knows TensorDicts, specs and keys; it must not know how environments step.
-"""
+"""`step_mdp`: makes the root of the next step from the "next" entries of a step."""
 
 from __future__ import annotations
 

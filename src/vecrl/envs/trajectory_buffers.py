@@ -1,7 +1,6 @@
 """Memory for the steps of a rollout: `ArrayBuffer` for leaves of known shapes, `TensorDictBuffer` for TensorDicts.
 
-Large leaves are written into memory that is allocated in advance, so that they are not copied a second time. This
-module must not know environments.
+Large leaves are written into memory that is allocated in advance, so that they are not copied a second time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every move of chess in standard algebraic notation (SAN), found from the ways in which pieces move.
 
-It must not know positions: a move is listed if some position allows it.
+A move is listed if some position allows it.
 """
 
 from __future__ import annotations

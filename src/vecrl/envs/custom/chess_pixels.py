@@ -1,4 +1,4 @@
-"""Images of chess boards. It must not know environments."""
+"""Images of chess boards."""
 
 from __future__ import annotations
 

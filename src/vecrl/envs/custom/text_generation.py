@@ -1,6 +1,6 @@
 """Environments that append responses to prompts: of texts or tokens (`LLMEnv`), and with hashes (`LLMHashingEnv`).
 
-They keep nothing between steps: the prompt and the history are entries of the TensorDict. They must not know models.
+They keep nothing between steps: the prompt and the history are entries of the TensorDict.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Environments of dm_control, and any other `dm_env.Environment`, as environments over TensorDicts.
 
-Environments are stepped by gymnasium's interface. This module must not know other libraries of `envs.libs`.
+Environments are stepped by gymnasium's interface.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """EnvPool's environments, which are stepped by threads in C++, as environments over TensorDicts.
 
 EnvPool resets a row that is done at its next step, and ignores the action. So that no action is lost, such rows are
-reset by their ids before that step. This module must not know environments of other libraries than EnvPool.
+reset by their ids before that step.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Observations that are no dict are under "observation", or "pixels" if they are images; dict observations keep their
 keys. Actions of discrete spaces are one-hot unless requested otherwise. Arrays that an environment may write again
-later are copied. This module must not know other libraries of `envs.libs`.
+later are copied.
 """
 
 from __future__ import annotations

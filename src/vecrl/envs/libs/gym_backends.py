@@ -1,7 +1,4 @@
-"""Selects the library, gymnasium or the old gym, that makes environments by name.
-
-This module imports the libraries; it must not know environments.
-"""
+"""Selects the library, gymnasium or the old gym, that makes environments by name."""
 
 from __future__ import annotations
 

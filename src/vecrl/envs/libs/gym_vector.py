@@ -1,7 +1,7 @@
 """Adapts vector environments of gymnasium and gym so that all auto-reset modes look alike.
 
 A step returns the true successor of every row, final observations included. A row that is done starts the next episode
-when it is reset. This module knows arrays and the three modes; it must not know TensorDicts.
+when it is reset.
 
     mode        final observations are             how a row is reset
     same-step   in the info                        the step did it: the first observation is kept until the reset

@@ -1,7 +1,6 @@
 """`make_env` and `env_maker`: environments over TensorDicts of any registered name.
 
 The entry of the registry names the class, or says whether the simulator is one of single environments or of batches.
-This module must not know any simulator.
 """
 
 from __future__ import annotations

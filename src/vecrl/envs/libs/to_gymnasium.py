@@ -1,7 +1,4 @@
-"""Adapts vecrl's environments to gymnasium's interface, for `EnvBase.register_gym`.
-
-This module knows an `EnvBase` by its specs alone, and must not know particular environments.
-"""
+"""Adapts vecrl's environments to gymnasium's interface, for `EnvBase.register_gym`."""
 
 from __future__ import annotations
 
