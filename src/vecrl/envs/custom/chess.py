@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,14 +17,37 @@ from ...errors import SpaceError, VersionError
 from ...specs import Binary, Bounded, Categorical, Composite, NonTensor, TensorSpec, Unbounded
 from ..base import EnvBase
 from ..transforms.texts import Hash
-from .chess_moves import san_indices, san_moves
-from .chess_pixels import SIZE, board_pixels
+
+Square = tuple[int, int]
+"""File and rank, each from 0 to 7."""
+
+_FILES = "abcdefgh"
+_STRAIGHT = [(1, 0), (-1, 0), (0, 1), (0, -1)]
+_DIAGONAL = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+_JUMPS = [(file, rank) for file, rank in product((-2, -1, 1, 2), repeat=2) if abs(file) != abs(rank)]
+_PIECES = {"B": (_DIAGONAL, 7), "N": (_JUMPS, 1), "Q": (_STRAIGHT + _DIAGONAL, 7), "R": (_STRAIGHT, 7)}
+_SQUARES: list[Square] = [(file, rank) for file in range(8) for rank in range(8)]
+_LAST_RANKS = (0, 7)
 
 _NUM_MOVES = 29_275  # in SAN
 _MAX_LEGAL = 218  # the most legal moves that a position has
 _START = "<start>"
 _START_FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 _WIN, _DRAW = 1.0, 0.5
+
+SIZE = 256  # of an image in pixels
+
+_SCALE = SIZE // 64
+_SQUARE_COLORS = ((181, 136, 99), (240, 217, 181))  # dark and light
+_PIECE_COLORS = ((20, 20, 20), (255, 255, 255))  # black and white
+_SHAPES = {  # eight rows of eight pixels for each piece, each row as a number in base 16
+    "p": "00 18 3c 18 18 3c 7e 00",
+    "n": "00 18 3c 7c 1c 3c 7e 00",
+    "b": "18 34 2c 3c 18 3c 7e 00",
+    "r": "00 5a 7e 3c 3c 3c 7e 00",
+    "q": "5a 5a 7e 3c 3c 18 7e 00",
+    "k": "18 7e 18 3c 3c 3c 7e 00",
+}
 
 
 class _SanMoves:
@@ -322,3 +348,101 @@ def _chess() -> Any:
         return importlib.import_module("chess")
     except ImportError as error:
         raise VersionError('Expected the chess library to be installed. pip install "vecrl[chess]".') from error
+
+
+@cache
+def san_moves() -> list[str]:
+    """Returns the 29,275 moves: shorter ones first, otherwise by character codes, and an empty text at the end.
+
+    Each move also occurs with "+" for check and "#" for mate.
+
+    >>> len(san_moves()), san_moves()[:2], san_moves()[-2:]
+    (29275, ['a2', 'a3'], ['hxg8=R+', ''])
+    """
+    plain = {*_piece_moves(), *_king_moves(), *_pawn_moves()}
+    moves = [move + suffix for move in plain for suffix in ("", "+", "#")]
+    return [*sorted(moves, key=lambda move: (len(move), move)), ""]
+
+
+@cache
+def san_indices() -> dict[str, int]:
+    """Returns the index of each move in `san_moves`."""
+    return {move: index for index, move in enumerate(san_moves())}
+
+
+def _name(square: Square) -> str:
+    return f"{_FILES[square[0]]}{square[1] + 1}"
+
+
+def _lines(piece: str, target: Square) -> list[list[Square]]:
+    """Returns the squares from which a piece reaches `target`, one list for each direction."""
+    directions, reach = _PIECES[piece]
+    lines = [[(target[0] + x * n, target[1] + y * n) for n in range(1, reach + 1)] for x, y in directions]
+    return [[(file, rank) for file, rank in line if file in range(8) and rank in range(8)] for line in lines]
+
+
+def _origins(square: Square, others: list[tuple[int, Square]]) -> Iterator[str]:
+    """Yields how SAN may tell a piece on `square` from equal pieces that reach the same target.
+
+    Args:
+        square: where the piece is.
+        others: the direction and the square of each other piece that may be there. Two of them in one direction cannot
+            both reach the target.
+    """
+    yield ""
+    if any(other[0] != square[0] for _, other in others):
+        yield _FILES[square[0]]
+    same_file = [direction for direction, other in others if other[0] == square[0]]
+    same_rank = [direction for direction, other in others if other[1] == square[1]]
+    if same_file:
+        yield str(square[1] + 1)
+    if any(first != second for first, second in product(same_file, same_rank)):
+        yield _name(square)
+
+
+def _piece_moves() -> Iterator[str]:
+    for piece, target in product(_PIECES, _SQUARES):
+        starts = [(direction, start) for direction, line in enumerate(_lines(piece, target)) for start in line]
+        for direction, start in starts:
+            others = [(other, square) for other, square in starts if other != direction]
+            for origin, capture in product(_origins(start, others), ("", "x")):
+                yield f"{piece}{origin}{capture}{_name(target)}"
+
+
+def _king_moves() -> Iterator[str]:
+    yield from ("O-O", "O-O-O")
+    for target, capture in product(_SQUARES, ("", "x")):
+        yield f"K{capture}{_name(target)}"
+
+
+def _pawn_moves() -> Iterator[str]:
+    for file, rank in _SQUARES:
+        captures = [f"{_FILES[other]}x" for other in (file - 1, file + 1) if other in range(8)]
+        promotions = [f"={piece}" for piece in _PIECES] if rank in _LAST_RANKS else [""]
+        for start, promotion in product(["", *captures], promotions):
+            yield f"{start}{_name((file, rank))}{promotion}"
+
+
+@cache
+def _shape(symbol: str) -> Tensor:
+    """Returns the pixels of a piece, bool `[SIZE / 8, SIZE / 8]`."""
+    rows = [[(int(row, 16) >> bit) & 1 for bit in range(7, -1, -1)] for row in _SHAPES[symbol].split()]
+    return torch.tensor(rows).bool().repeat_interleave(_SCALE, 0).repeat_interleave(_SCALE, 1)
+
+
+@cache
+def _empty_board() -> Tensor:
+    squares = torch.arange(8)
+    is_light = ((squares.unsqueeze(1) + squares) % 2 == 0).long()
+    colors = torch.tensor(_SQUARE_COLORS, dtype=torch.uint8)[is_light]  # [8, 8, 3], the first row is rank 8
+    return colors.permute(2, 0, 1).repeat_interleave(SIZE // 8, 1).repeat_interleave(SIZE // 8, 2)
+
+
+def board_pixels(board: Any) -> Tensor:
+    """Returns the image of a `chess.Board` with White at the bottom, uint8 `[3, SIZE, SIZE]`."""
+    image, side = _empty_board().clone(), SIZE // 8
+    for square, piece in board.piece_map().items():
+        top, left = (7 - square // 8) * side, square % 8 * side
+        color = torch.tensor(_PIECE_COLORS[piece.color], dtype=torch.uint8).reshape(3, 1)
+        image[:, top : top + side, left : left + side][:, _shape(piece.symbol().lower())] = color
+    return image
