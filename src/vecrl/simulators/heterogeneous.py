@@ -175,20 +175,19 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         inner = env.legacy_env if isinstance(env, DuckTypedEnv) else env
         if kind == "is_wrapped":
             return is_wrapped(env, name)
-        with self.synced_time_limit(row):
-            if kind == "set":
-                return setattr(getattr(inner, "unwrapped", inner), name, value)
-            result = _get(inner, name)
-            if kind == "get":
-                if result is _MISSING:
-                    raise AttributeError(f"{type(inner).__name__!r} object has no attribute {name!r}")
-                return result
-            args, kwargs = value
-            if name == "seed":
-                return _as_list(result(*args, **kwargs), args) if callable(result) else None
+        if kind == "set":
+            return setattr(getattr(inner, "unwrapped", inner), name, value)
+        result = _get(inner, name)
+        if kind == "get":
             if result is _MISSING:
-                raise AttributeError(f"{type(inner).__name__!r} object has no method {name!r}")
-            return result(*args, **kwargs)
+                raise AttributeError(f"{type(inner).__name__!r} object has no attribute {name!r}")
+            return result
+        args, kwargs = value
+        if name == "seed":
+            return _as_list(result(*args, **kwargs), args) if callable(result) else None
+        if result is _MISSING:
+            raise AttributeError(f"{type(inner).__name__!r} object has no method {name!r}")
+        return result(*args, **kwargs)
 
 
 def _add_to_infos(notes: StepNotes, key: str, values_by_row: Mapping[int, object]) -> None:

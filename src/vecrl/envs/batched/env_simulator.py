@@ -8,7 +8,6 @@ their spaces. This module must not know pools or other workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -115,17 +114,16 @@ class EnvSimulator:
             )
         if kind != "get" and self._tensordict_rows is not None:
             self._tensordict_rows.settings_changed()
-        with self._synced_time_limit(row):
-            if kind == "set":
-                return setattr(env, name, value)
-            if kind == "get":
-                try:
-                    attribute = attribute_at(env, name)
-                except AttributeError:
-                    return MISSING, None
-                return (METHOD, None) if callable(attribute) else (VALUE, attribute)
-            args, kwargs = value
-            return attribute_at(env, name)(*args, **kwargs)
+        if kind == "set":
+            return setattr(env, name, value)
+        if kind == "get":
+            try:
+                attribute = attribute_at(env, name)
+            except AttributeError:
+                return MISSING, None
+            return (METHOD, None) if callable(attribute) else (VALUE, attribute)
+        args, kwargs = value
+        return attribute_at(env, name)(*args, **kwargs)
 
     def rebuild(self, row: int) -> None:
         """Closes an environment and creates it again.
@@ -141,26 +139,21 @@ class EnvSimulator:
             raise SpaceError(f"Expected the same specs after the restart, got other specs from {env}.")
         self.envs[row] = env
         if self._gym_simulator is not None:
-            self._gym_simulator.replace_env(row, _under_transforms(env)._unwrapped_gym().env)
+            self._gym_simulator.envs[row] = _under_transforms(env)._unwrapped_gym().env
         if self._tensordict_rows is not None:
             self._tensordict_rows.settings_changed()
 
-    def _synced_time_limit(self, row: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._gym_simulator is None else self._gym_simulator.synced_time_limit(row)
-
     def get_state(self, row: int) -> Any:
         """Returns the state of an environment and of its root TensorDict."""
-        with self._synced_time_limit(row):
-            root = None if self._tensordict_rows is None else capture(self._tensordict_rows.root_by_row()[row])
-            return {"env": self.envs[row].get_state(), "root": root}
+        root = None if self._tensordict_rows is None else capture(self._tensordict_rows.root_by_row()[row])
+        return {"env": self.envs[row].get_state(), "root": root}
 
     def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
         """Sets the state of an environment. Resets it first if it has no object of a class in the state."""
         env = self.envs[row]
-        with self._synced_time_limit(row):
-            restore_env(env, lambda: env.set_state(state["env"], allow=allow))
-            if self._tensordict_rows is not None and state["root"] is not None:
-                self._tensordict_rows.root_by_row()[row] = restore(None, state["root"])
+        restore_env(env, lambda: env.set_state(state["env"], allow=allow))
+        if self._tensordict_rows is not None and state["root"] is not None:
+            self._tensordict_rows.root_by_row()[row] = restore(None, state["root"])
 
     def close(self) -> None:
         """Closes all environments, also if some raise.

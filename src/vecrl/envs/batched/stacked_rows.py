@@ -9,7 +9,6 @@ must not know workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -97,8 +96,7 @@ class StackedRows(TensorDictRows):
     ) -> StepNotes:
         """Resets each of the environments, as `TensorDictRows.reset`."""
         self.root_by_row()
-        with self._synced(self._all_rows if rows is None else rows):
-            return super().reset(rows, seeds, options, out)
+        return super().reset(rows, seeds, options, out)
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps environments, as `TensorDictRows.step`; all of them together if possible."""
@@ -107,15 +105,7 @@ class StackedRows(TensorDictRows):
         if root is not None and gym_actions is not None:
             return self._step_all(root, gym_actions, out, reset_done)
         self.root_by_row()
-        with self._synced(self._all_rows if rows is None else rows):
-            return super().step(rows, actions, out, reset_done)
-
-    def _synced(self, rows: Sequence[int]) -> ExitStack:
-        """Returns a context in which the time limits of the environments have their step counts."""
-        stack = ExitStack()
-        for row in rows:
-            stack.enter_context(self.simulator.synced_time_limit(row))
-        return stack
+        return super().step(rows, actions, out, reset_done)
 
     # -- a step of all rows
 
@@ -188,11 +178,9 @@ class StackedRows(TensorDictRows):
         """Writes the final results of the rows that are `done`, and resets them if `reset_done`."""
         if not done:
             return
-        new_roots = RowData()
         if reset_done:
             self._write(done, out, notes, final=True)
-            with self._synced(list(done)):
-                new_roots = self._reset_done(done, notes)
+            new_roots = self._reset_done(done, notes)
             self._write(new_roots, out, notes, is_root=True)
             self._set_roots(new_roots)
             done = {row: next_td for row, next_td in done.items() if row in new_roots}

@@ -56,7 +56,7 @@ def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[
         name: the name of the environment.
         python: another interpreter, with gymnasium or the old gym, on which the environment is made; see
             `vecrl.simulators.foreign.foreign_env`.
-        kwargs: arguments of `make`.
+        kwargs: arguments of `make`. `disable_env_checker` is True by default, since vecrl checks what it reads.
 
     Raises:
         gymnasium.error.Error: there is no environment of that name.
@@ -68,7 +68,7 @@ def env_fn(name: str, *, python: str | None = None, **kwargs: Any) -> Callable[[
     import_namespace(name)
     with explained_names(name):
         spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
-    return partial(make_by_spec, spec_or_name, name, **kwargs)
+    return partial(make_by_spec, spec_or_name, name, **{"disable_env_checker": True, **kwargs})
 
 
 def names() -> list[str]:

@@ -19,7 +19,6 @@ from ...gym_interface import Env, check_gymnasium_env, explain, is_wrapped, read
 from ...snapshot.capture import capture
 from ...snapshot.handlers.base import State
 from ...snapshot.restore import UnknownClassError, restore
-from .wrapper_bypass import TimeLimitSync, WrapperBypass
 
 EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
@@ -67,7 +66,6 @@ class GymnasiumSimulator:
         self._check_spaces(same_spaces, same_actions)
         self._layout = Layout(self.observation_space)
         self._all_rows = list(range(self.num_envs))
-        self._bypass = WrapperBypass(self.envs)
         self._closed = False
 
     def _check_spaces(self, same_spaces: bool, same_actions: bool) -> None:
@@ -105,7 +103,6 @@ class GymnasiumSimulator:
             except ENV_EXCEPTIONS as error:
                 notes.failures.append((row, explain(error, self.envs[row])))
                 continue
-            self._bypass.after_reset(row)
             ok_rows.append(row)
             obs_list.append(obs)
         self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
@@ -113,26 +110,15 @@ class GymnasiumSimulator:
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps environments and writes the results into `out`, as `Simulator.step`."""
-        if self.num_envs == 1:
-            return self._step_single(actions[0], out, reset_done)
-        return self._step_rows(rows, actions, out, reset_done)
-
-    def _step_rows(
-        self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool
-    ) -> StepNotes:
         notes = StepNotes()
         obs_list: list[Tree] = []
         rewards: list[object] = []
         final_obs_list: list[Tree] = []
         ok_rows: Sequence[int] = self._all_rows if rows is None else rows
-        bypass = self._bypass
-        steps = bypass.steps if rows is None else [bypass.steps[row] for row in rows]
-        limit_reached = bypass.before_step(rows)
-        for row, step, action in zip(ok_rows, steps, actions, strict=True):
+        envs = self.envs if rows is None else [self.envs[row] for row in rows]
+        for row, env, action in zip(ok_rows, envs, actions, strict=True):
             try:
-                obs, reward, terminated, truncated, info = step(action)
-                if limit_reached and row in limit_reached:
-                    truncated = True
+                obs, reward, terminated, truncated, info = env.step(action)
                 if terminated or truncated:
                     out.terminated[row], out.truncated[row] = terminated, truncated
                     notes.done_rows.append(row)
@@ -140,8 +126,7 @@ class GymnasiumSimulator:
                         final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
                         if info:
                             notes.final_infos.append((row, info))
-                        obs, info = read_reset(bypass.resets[row](), self.envs[row])
-                        bypass.after_reset(row)
+                        obs, info = read_reset(env.reset(), env)
                 if info:
                     notes.infos.append((row, info))
             except ENV_EXCEPTIONS as error:
@@ -151,61 +136,11 @@ class GymnasiumSimulator:
             rewards.append(reward)
         if notes.failures:
             ok_rows, obs_list, final_obs_list = _drop_failed(ok_rows, obs_list, final_obs_list, notes, out)
-        bypass.after_step(ok_rows)
         self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
         self._write_rewards(self._all_rows if rows is None else rows, rewards, out, notes)
         if final_obs_list:
             self._write(notes.done_rows, final_obs_list, out.final_obs, notes.final_objects, notes)
         return notes
-
-    def _step_single(self, action: Tree, out: RowBuffers, reset_done: bool) -> StepNotes:
-        """Steps the only environment.
-
-        With one environment per process, and more processes than cores, the time of a step depends on how much memory
-        it accesses, since other processes fill the caches. So this method avoids lists and array operations.
-        """
-        notes = StepNotes()
-        bypass = self._bypass
-        limit_reached = bypass.before_step(None)
-        final: Tree = _NO_FINAL
-        try:
-            obs, reward, terminated, truncated, info = bypass.steps[0](action)
-            if limit_reached:
-                truncated = True
-            if terminated or truncated:
-                notes.done_rows.append(0)
-                if reset_done:
-                    final = _copied(obs)  # a copy, since the reset may overwrite it
-                    if info:
-                        notes.final_infos.append((0, info))
-                    obs, info = read_reset(bypass.resets[0](), self.envs[0])
-                    bypass.after_reset(0)
-        except ENV_EXCEPTIONS as error:
-            failed_notes = StepNotes()
-            failed_notes.failures.append((0, explain(error, self.envs[0])))
-            out.reward[0] = np.nan
-            return failed_notes
-        if notes.done_rows:
-            out.terminated[0], out.truncated[0] = terminated, truncated
-        if info:
-            notes.infos.append((0, info))
-        bypass.after_step(self._all_rows)
-        self._write_obs(obs, out.obs, notes.objects, notes)
-        if type(reward) is float:
-            out.reward[0] = reward
-        else:
-            self._write_rewards(self._all_rows, [reward], out, notes)
-        if final is not _NO_FINAL:
-            self._write_obs(final, out.final_obs, notes.final_objects, notes)
-        return notes
-
-    def _write_obs(self, obs: Tree, leaves: list[Tree], objects: ObjectRows, notes: StepNotes) -> None:
-        """Writes the observation of the only environment."""
-        leaf = leaves[0] if self._layout.flat else None
-        if leaf is not None and type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape[1:]:
-            leaf[0] = obs
-        else:
-            self._write(self._all_rows, [obs], leaves, objects, notes)
 
     def _write(
         self, rows: Sequence[int], obs_list: list[Tree], leaves: list[Tree], objects: ObjectRows, notes: StepNotes
@@ -218,10 +153,10 @@ class GymnasiumSimulator:
                 target = leaves[index]
                 if target is None:  # copies, since environments may change their own objects
                     objects[index] = list(zip(rows, deepcopy(values), strict=True))
-                elif len(rows) == self.num_envs:
-                    _stack(values, target)
-                else:
+                elif len(rows) < self.num_envs or (self.num_envs == 1 and target.ndim > 1):
                     _scatter(values, target, rows)
+                else:
+                    _stack(values, target)
         except Exception:
             objects.clear()
             for row, obs in zip(rows, obs_list, strict=True):
@@ -240,6 +175,9 @@ class GymnasiumSimulator:
                 leaves[index][row] = value
 
     def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
+        if len(rows) == 1 and type(rewards[0]) is float:
+            out.reward[rows[0]] = rewards[0]
+            return
         index: slice | Sequence[int] = slice(None) if len(rows) == self.num_envs else rows
         try:
             out.reward[index] = _as_numbers(rewards)
@@ -252,12 +190,7 @@ class GymnasiumSimulator:
 
     def invoke(self, row: int, kind: str, name: str, value: object) -> object:
         """Calls `render`, or gets, sets or calls an attribute of an environment, as `Simulator.invoke`."""
-        with self.synced_time_limit(row):
-            return _invoke(self.envs[row], kind, name, value)
-
-    def synced_time_limit(self, row: int) -> TimeLimitSync:
-        """Returns a context in which the wrappers of an environment have the current step count."""
-        return TimeLimitSync(self._bypass, row)
+        return _invoke(self.envs[row], kind, name, value)
 
     @property
     def innermost_envs(self) -> list[object]:
@@ -273,26 +206,19 @@ class GymnasiumSimulator:
         for name in ("observation_space", "action_space"):
             if (actual := getattr(env, name)) != (expected := getattr(old_env, name)):
                 raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")
-        self.replace_env(row, env)
-
-    def replace_env(self, row: int, env: Env) -> None:
-        """Replaces the environment of a row by `env`."""
         self.envs[row] = env
-        self._bypass.replace_env(row, env)
 
     def get_state(self, row: int) -> State:
         """Returns the state of an environment as plain data, as `Simulator.get_state`."""
-        with self.synced_time_limit(row):
-            return capture(self.envs[row])
+        return capture(self.envs[row])
 
     def set_state(self, row: int, state: State, allow: Sequence[str]) -> None:
         """Restores a state, as `Simulator.set_state`.
 
         The environment is reset first if it contains no objects of a class that the state contains.
         """
-        with self.synced_time_limit(row):
-            env = self.envs[row]
-            restore_env(env, lambda: restore(env, state, allow=allow))
+        env = self.envs[row]
+        restore_env(env, lambda: restore(env, state, allow=allow))
 
     def close(self) -> None:
         """Closes every environment, even if one of them raises, and then raises all failures."""
@@ -317,9 +243,6 @@ def _innermost(env: Any) -> object:
         return env.unwrapped
     except AttributeError:  # of another class than gymnasium's
         return getattr(env, "legacy_env", env)
-
-
-_NO_FINAL = object()
 
 
 def _copied(obs: Tree) -> Tree:
