@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -319,7 +319,7 @@ class JaxSimulator:
                 )
             self._check_range(i, values[i])
             # A copy: the state may keep the action, and the caller may write to it.
-            values[i] = as_argument(values[i].detach().to(self.device, self._action_dtypes[i], copy=True))
+            values[i] = as_argument(values[i].to(self.device, self._action_dtypes[i], copy=True))
         return self._action_layout.build(values)
 
     def _check_range(self, i: int, values: torch.Tensor) -> None:
@@ -413,6 +413,7 @@ def as_argument(x: torch.Tensor) -> Array:
     """
     import jax
 
+    x = x.detach()
     return x.numpy() if x.device.type == "cpu" == jax.default_backend() else from_torch(x)
 
 
@@ -425,6 +426,47 @@ def to_torch(tree: Tree) -> Tree:
     if isinstance(tree, np.ndarray) or tree.platform() == "cpu":
         return torch.from_numpy(np.array(tree))  # takes half of the time of DLPack
     return torch.from_dlpack(tree).clone()
+
+
+def differentiable(function: Callable[..., Sequence[Array]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Returns a function of arrays as one of tensors, with gradients from floats to floats.
+
+    Gradients compute `function` a second time, in one compiled call, so that no intermediate results are kept.
+    """
+    import jax
+
+    def is_float(value: Array) -> bool:
+        return jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
+
+    def gradients_of(inputs: list[Array], gradients: list[Array]) -> list[Array]:
+        def of_floats(floats: list[Array]) -> list[Array]:
+            remaining = iter(floats)
+            results = function(*(next(remaining) if is_float(value) else value for value in inputs))
+            return list(filter(is_float, results))
+
+        return jax.vjp(of_floats, list(filter(is_float, inputs)))[1](gradients)[0]
+
+    return partial(_Differentiable.apply, function, jax.jit(gradients_of))
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call of a function of JAX, see `differentiable`."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, function: Callable[..., Any], gradients_of: Callable[..., Any], *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        results = tuple(map(to_torch, function(*map(as_argument, inputs))))
+        ctx.gradients_of, ctx.is_float = gradients_of, [value.is_floating_point() for value in results]
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(*(value for value in results if not value.is_floating_point()))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = [as_argument(value) for value, is_float in zip(gradients, ctx.is_float, strict=True) if is_float]
+        found = iter(ctx.gradients_of(list(map(as_argument, ctx.saved_tensors)), given))
+        return None, None, *(to_torch(next(found)) if x.is_floating_point() else None for x in ctx.saved_tensors)
 
 
 def jax_device(device: str | torch.device | int | None) -> Any:

@@ -6,19 +6,20 @@ and a TensorDict of any batch size may be stepped. This module must not know any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property
 from math import prod
 from typing import Any, Self
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ...engine.space_layout import Tree
 from ...errors import SpaceError
 from ...seeding import random_seed
-from ...simulators.jax_simulator import JaxTask, as_argument, jax_device, to_torch
+from ...simulators.jax_simulator import JaxTask, as_argument, differentiable, jax_device, to_torch
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.choices import CategoricalSpec
 from ...specs.dtypes import torch_dtype
@@ -41,11 +42,12 @@ class JaxTaskEnv(EnvBase):
         batch_size: the batch size; None for an environment that takes TensorDicts of any batch size.
         device: the device of all tensors; None is the CPU.
         jit: compile the functions of the task, on the first reset and step of each number of rows.
+        requires_grad: whether gradients flow from rewards, observations and states to actions and earlier states.
         kwargs: arguments of `EnvBase`.
     """
 
     returns_new_tensors = True
-    excluded_from_state = ("_task", "_functions", "_state_paths")
+    excluded_from_state = ("_task", "_functions", "_state_paths", "_obs_structure", "_step_with_grad")
 
     def __init__(
         self,
@@ -54,12 +56,14 @@ class JaxTaskEnv(EnvBase):
         batch_size: Sequence[int] | int | None = None,
         device: Device = None,
         jit: bool = True,
+        requires_grad: bool = False,
         **kwargs: Any,
     ):
         super().__init__(device=device, batch_size=() if batch_size is None else batch_size, **kwargs)
         self._batch_locked = batch_size is not None
         self._task, self._jit = task, jit
         self._functions = task.compiled[:2] if jit else task.functions
+        self.requires_grad = requires_grad
         self._read_state_structure()
         self._make_specs()
         self._set_seed(None)
@@ -76,7 +80,9 @@ class JaxTaskEnv(EnvBase):
     def _read_state_structure(self) -> None:
         import jax
 
-        leaves, _ = jax.tree_util.tree_flatten_with_path(self._task.start_shapes[0])
+        state, obs = self._task.start_shapes
+        leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+        self._obs_structure = jax.tree_util.tree_structure(obs)
         self._state_paths: list[Path] = [_names(path) for path, _ in leaves]
         self._state_leaves = [leaf for _, leaf in leaves]
 
@@ -112,32 +118,50 @@ class JaxTaskEnv(EnvBase):
         keys = _split()(self._key, 1 + shape.numel())
         self._key = keys[0]
         state, obs = self._functions[0](keys[1:])
-        return TensorDict(self._entries(state, obs, shape), shape, device=self.device)
+        return TensorDict(self._entries(map(to_torch, state), to_torch(obs), shape), shape, device=self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        shape = tensordict.batch_size
-        step = self._functions[1](self._state_of(tensordict), self._action_of(tensordict))
-        entries = self._entries(step.state, step.obs, shape)
-        reward = to_torch(step.info.get("vector_reward", step.reward))
-        terminated, truncated = (to_torch(flag).reshape((*shape, 1)) for flag in (step.terminated, step.truncated))
+        import jax
+
+        shape, count = tensordict.batch_size, len(self._state_paths)
+        inputs = *self._state_of(tensordict), self._action_of(tensordict)
+        if self.requires_grad:
+            results: Iterable[Tensor] = self._step_with_grad(*inputs)
+        else:
+            results = map(to_torch, self._step_arrays(*map(as_argument, inputs)))
+        *values, reward, terminated, truncated = results
+        obs = jax.tree_util.tree_unflatten(self._obs_structure, values[count:])
+        entries = self._entries(values[:count], obs, shape)
         entries["reward"] = reward.reshape((*shape, *self._reward_shape()))
+        terminated, truncated = (flag.reshape((*shape, 1)) for flag in (terminated, truncated))
         entries |= {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         return TensorDict(entries, shape, device=self.device)
 
-    def _entries(self, state: Tree, obs: Tree, shape: torch.Size) -> dict[str, Any]:
-        leaves = map(to_torch, state)
+    def _step_arrays(self, *inputs: Any) -> list[Any]:
+        """Computes the next state, the observation, the reward and the flags from a state and an action, as leaves."""
+        import jax
+
+        *state, action = inputs
+        step = self._functions[1](state, action)
+        reward = step.info.get("vector_reward", step.reward)
+        return [*step.state, *jax.tree_util.tree_leaves(step.obs), reward, step.terminated, step.truncated]
+
+    @cached_property
+    def _step_with_grad(self) -> Callable[..., tuple[Tensor, ...]]:
+        return differentiable(self._step_arrays)
+
+    def _entries(self, state: Iterable[Tensor], obs: Tree, shape: torch.Size) -> dict[str, Any]:
         state_td = TensorDict({}, shape, device=self.device)
-        for path, value in zip(self._state_paths, leaves, strict=True):
+        for path, value in zip(self._state_paths, state, strict=True):
             value = value.view(torch.int32) if value.dtype == torch.uint32 else value
             state_td[path] = value.reshape((*shape, *value.shape[1:]))
-        obs = to_torch(obs)
         obs = obs if isinstance(obs, dict) else {"observation": obs}
         return {**_with_batch(obs, shape), "state": state_td}
 
-    def _state_of(self, tensordict: TensorDictBase) -> list[Any]:
-        """Returns the arrays of the state of rows."""
+    def _state_of(self, tensordict: TensorDictBase) -> list[Tensor]:
+        """Returns the leaves of the state of rows."""
         rows, device = tensordict.batch_size.numel(), torch.device(self.device or "cpu")
-        leaves: list[Any] = []
+        leaves: list[Tensor] = []
         for path, leaf in zip(self._state_paths, self._state_leaves, strict=True):
             value = tensordict.get(("state", *path), None)
             if value is None:
@@ -146,10 +170,10 @@ class JaxTaskEnv(EnvBase):
                     "env.reset() or of an earlier step."
                 )
             value = value.to(device).reshape((rows, *leaf.shape))
-            leaves.append(as_argument(value.view(torch.uint32) if leaf.dtype == np.uint32 else value))
+            leaves.append(value.view(torch.uint32) if leaf.dtype == np.uint32 else value)
         return leaves
 
-    def _action_of(self, tensordict: TensorDictBase) -> Any:
+    def _action_of(self, tensordict: TensorDictBase) -> Tensor:
         spec, space = self.action_spec, self._task.action_space
         action = tensordict.get("action")
         if isinstance(spec, CategoricalSpec):
@@ -158,7 +182,7 @@ class JaxTaskEnv(EnvBase):
         if action.numel() != prod(shape):
             raise SpaceError(f"Expected an action of shape {shape}, got {tuple(action.shape)}.")
         dtype = getattr(torch, np.dtype(space.dtype).name)
-        return as_argument(action.detach().to(self.device or "cpu", dtype).reshape(shape))
+        return action.to(self.device or "cpu", dtype).reshape(shape)
 
     # -- rendering and devices
 
@@ -168,7 +192,7 @@ class JaxTaskEnv(EnvBase):
 
         if tensordict.batch_size.numel() != 1:
             raise SpaceError(f"Expected a TensorDict of one row, got the batch size {tuple(tensordict.batch_size)}.")
-        state = [jax.numpy.asarray(leaf[0]) for leaf in self._state_of(tensordict)]
+        state = [jax.numpy.asarray(as_argument(leaf)[0]) for leaf in self._state_of(tensordict)]
         return self._task.draw(self._task.state_of(state))
 
     def to(self, device: torch.device | str | int) -> Self:
