@@ -383,7 +383,7 @@ def test_only_spec_conversions_import_gymnasium() -> None:
 SIMULATOR_LIBRARIES = {
     "procgen": {"procgen"},
     "atari_vector": {"torch"},
-    "brax": {"brax", "jax", "torch"},
+    "brax": {"brax", "jax"},
     "craftax": {"craftax", "jax"},
     "dm_control": {"dm_control"},
     "envpool": {"torch"},

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import SpaceError
 from vecrl.simulators.availability import available
-from vecrl.simulators.brax import BraxSimulator, brax_envs, names
+from vecrl.simulators.brax import brax_envs, make_batch, names
 from vecrl.vector.factory import make_brax_env, make_vector_env
 from vecrl.vector.torch_wrapper import TorchWrapper
 
@@ -65,8 +65,8 @@ class BraxChecks:
     def compiled(cls):
         """Returns one compiled simulator of each kind."""
         return {
-            "toy": BraxSimulator("toy", 3, old=cls.old, episode_length=3),
-            "inverted_pendulum": BraxSimulator(
+            "toy": make_batch("toy", 3, old=cls.old, episode_length=3),
+            "inverted_pendulum": make_batch(
                 "inverted_pendulum", 3, old=cls.old, render_mode="rgb_array", episode_length=50, **cls.pendulum
             ),
         }
@@ -134,7 +134,7 @@ class BraxChecks:
 
     def test_unseeded_simulators_differ(self, toy):
         """There is no hidden default seed."""
-        assert not torch.equal(toy.reset(), BraxSimulator("toy", 3, old=self.old).reset())
+        assert not torch.equal(toy.reset(), make_batch("toy", 3, old=self.old).reset())
 
     def test_only_masked_rows_are_reset(self, toy):
         """`reset_where` resets the masked rows and returns the observations of all; step counts are per row."""
@@ -159,11 +159,11 @@ class BraxChecks:
         torch.testing.assert_close(last.next_obs, start + 3 * actions)
 
     def test_metrics_are_the_info(self, toy):
-        """The info of a `BatchStep` has arrays of leading size n; `metrics=False` omits Brax's metrics."""
+        """The info of a `BatchStep` has arrays of leading size n; `infos=False` omits Brax's metrics."""
         toy.reset([1, 2, 3])
         step = toy.step(ones())
         assert torch.equal(step.info["distance"], step.next_obs[:, 0])
-        bare = BraxSimulator("toy", 3, old=self.old, metrics=False)
+        bare = make_batch("toy", 3, old=self.old, infos=False)
         bare.reset()
         assert bare.step(ones()).info == {}
 
@@ -225,13 +225,13 @@ class BraxChecks:
         with pytest.raises(ValueError, match="options"):
             toy.reset(options={"a": 1})
         with pytest.raises(ValueError, match="inverted_pendulum"):
-            BraxSimulator("nothing", 2, old=self.old)
+            make_batch("nothing", 2, old=self.old)
         with pytest.raises(ValueError, match="cuda:7"):
-            BraxSimulator("toy", 2, old=self.old, device="cuda:7")
+            make_batch("toy", 2, old=self.old, device="cuda:7")
         with pytest.raises(ValueError, match="render_mode"):
-            BraxSimulator("toy", 2, old=self.old, render_mode="rgb_array")
+            make_batch("toy", 2, old=self.old, render_mode="rgb_array")
         with pytest.raises(SpaceError, match="one vector"):
-            BraxSimulator("toy", 2, old=self.old, vector=False)
+            make_batch("toy", 2, old=self.old, vector=False)
         assert toy.render(0) is None
 
     # -- factories ------------------------------------------------------------------------------------

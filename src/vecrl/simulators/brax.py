@@ -5,11 +5,11 @@ Brax's own auto-reset is not used: it loses final observations, and starts every
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box
 
 from ..engine.simulator import Array
@@ -17,7 +17,7 @@ from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..imports import import_library
 from ..registries import check_name
-from .jax_simulator import JaxSimulator, JaxStep, JaxTask, unbounded_space
+from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
 from .mujoco_frames import FRAME, MujocoFrames
 
 INSTALL_HINTS = {
@@ -37,7 +37,7 @@ def brax_envs(old: bool = False) -> ModuleType:
 
 
 def names(old: bool = False) -> list[str]:
-    """Returns the names of the environments that are available to `BraxSimulator`.
+    """Returns the names of the environments of Brax, or of brax.v1 if `old`.
 
     Raises:
         ImportError: as `brax_envs`.
@@ -45,60 +45,37 @@ def names(old: bool = False) -> list[str]:
     return sorted(brax_envs(old)._envs)  # Brax has no public list
 
 
-def make_batch(name: str, num_envs: int, *, infos: bool = True, **kwargs: Any) -> BraxSimulator:
-    """Constructs a `BraxSimulator`, as `vecrl.simulators.registry` needs it."""
-    return BraxSimulator(name, num_envs, metrics=infos, **kwargs)
-
-
-class BraxSimulator(JaxSimulator):
-    """`num_envs` rows of a Brax environment.
-
-    Observations and actions are float32 tensors `[num_envs, size]` on `device`, and so are rewards `[num_envs]`.
-    A row with seed s starts as Brax does from `jax.random.PRNGKey(s)`. Every later episode of the row starts from a key
-    derived from that one. The caller may write to returned tensors.
+def make_task(
+    name: str, *, old: bool = False, episode_length: int | None = 1000, action_repeat: int = 1, **kwargs: Any
+) -> BraxTask:
+    """Makes an environment by its name.
 
     Args:
         name: of the environment ("ant", "inverted_pendulum", …).
-        num_envs: the number of rows.
         old: take the environment from `brax.v1`.
-        device: "cpu", "cuda" or "cuda:1"; None is JAX's default device.
-        render_mode: None or "rgb_array". The newest Brax renders with MuJoCo, which without a display needs the
-            environment variable MUJOCO_GL=egl; brax.v1 renders in software.
-        metrics: return the environment's metrics as the info of steps.
         episode_length: steps until an episode is truncated; None for no limit.
         action_repeat: the number of physics steps of Brax per step.
         kwargs: further arguments of the environment's constructor (`backend=...`).
 
     Raises:
         ImportError: Brax (or brax.v1) is not installed; the message names the extra.
-        ValueError: there is no environment of this name, no such device, or no geometry to render.
+        ValueError: there is no environment of this name.
         SpaceError: observations are not one vector.
     """
+    envs = brax_envs(old)
+    check_name("a Brax environment", name, envs._envs)
+    env = envs.create(name, episode_length=episode_length, action_repeat=action_repeat, auto_reset=False, **kwargs)
+    return BraxTask(env, f"Brax's {name}", old)
 
-    def __init__(
-        self,
-        name: str,
-        num_envs: int,
-        *,
-        old: bool = False,
-        device: str | torch.device | None = None,
-        render_mode: str | None = None,
-        metrics: bool = True,
-        episode_length: int | None = 1000,
-        action_repeat: int = 1,
-        **kwargs: Any,
-    ):
-        envs = brax_envs(old)
-        check_name("a Brax environment", name, envs._envs)
-        env = envs.create(name, episode_length=episode_length, action_repeat=action_repeat, auto_reset=False, **kwargs)
-        self.name = name
-        super().__init__(
-            BraxTask(env, f"Brax's {name}", old), num_envs, device=device, render_mode=render_mode, infos=metrics
-        )
+
+make_batch = partial(make_jax_batch, make_task)
 
 
 class BraxTask(JaxTask):
-    """An environment of Brax, or of brax.v1 if `old`; see `JaxTask`.
+    """An environment of Brax, or of brax.v1 if `old`; see `JaxTask`. Infos of steps are its metrics.
+
+    The newest Brax renders with MuJoCo, which without a display needs the environment variable MUJOCO_GL=egl; brax.v1
+    renders in software.
 
     Args:
         env: the environment, without auto-reset.

@@ -160,7 +160,7 @@ def make_brax_env(
         empty_info: whether infos are `{}`; Brax's metrics are then not returned.
         num_episodes: the number of episodes that each row runs after a `reset`; None means no limit.
         device: "cpu", "cuda", …; None is JAX's default device.
-        kwargs: passed to `BraxSimulator` and Brax (`backend`, `episode_length`, `render_mode`, …). `auto_reset` (or
+        kwargs: passed to `JaxSimulator` and Brax (`backend`, `episode_length`, `render_mode`, …). `auto_reset` (or
             `autoreset`) may be given, and must be true.
 
     Raises:
