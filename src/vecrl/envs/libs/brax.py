@@ -11,9 +11,9 @@ from ...registries import check_name
 from ...simulators.brax import BraxTask, brax_envs, names
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..env_specs import Device
+from ..library_env import pop_env_arguments
 from .gym_backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
-from .jumanji import ENV_ARGUMENTS
 
 
 class BraxWrapper(JaxTaskEnv):
@@ -144,7 +144,7 @@ class BraxEnv(BraxWrapper):
         action_repeat: int = 1,
         **kwargs: Any,
     ):
-        env_kwargs = {name: kwargs.pop(name) for name in ENV_ARGUMENTS if name in kwargs}
+        env_kwargs = pop_env_arguments(kwargs)
         envs: Any = brax_envs()
         check_name("a Brax environment", env_name, names())
         if episode_length is None:

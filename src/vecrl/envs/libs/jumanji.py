@@ -9,10 +9,9 @@ from ...simulators import jumanji
 from ...specs import Composite, TensorSpec
 from ...specs.convert import spec_from_jax
 from ..env_specs import Device
+from ..library_env import pop_env_arguments
 from .gym_backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
-
-ENV_ARGUMENTS = "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset", "auto_reset_replace"
 
 
 class JumanjiWrapper(JaxTaskEnv):
@@ -53,19 +52,8 @@ class JumanjiWrapper(JaxTaskEnv):
     ):
         if not (hasattr(env, "observation_spec") and hasattr(env, "reset") and hasattr(env, "step")):
             raise TypeError(f"Expected an environment of Jumanji, got {type(env).__name__}. Use jumanji.make(name).")
-        self._set_up(jumanji.JumanjiTask(env), categorical_action_encoding, jit, batch_size, device, kwargs)
-
-    def _set_up(
-        self,
-        task: jumanji.JumanjiTask,
-        categorical: bool,
-        jit: bool,
-        batch_size: Sequence[int] | int | None,
-        device: Device,
-        kwargs: dict[str, Any],
-    ) -> None:
-        self._env, self._categorical = task.env, categorical
-        JaxTaskEnv.__init__(self, task, batch_size=batch_size, device=device, jit=jit, **kwargs)
+        self._env, self._categorical = env, categorical_action_encoding
+        super().__init__(jumanji.JumanjiTask(env), batch_size=batch_size, device=device, jit=jit, **kwargs)
 
     def _action_and_obs_specs(self) -> tuple[TensorSpec, Composite]:
         action_spec = spec_from_jax(self._env.action_spec, device=self.device, categorical=self._categorical)
@@ -125,10 +113,9 @@ class JumanjiEnv(JumanjiWrapper):
         device: Device = None,
         **kwargs: Any,
     ):
-        env_kwargs = {name: kwargs.pop(name) for name in ENV_ARGUMENTS if name in kwargs}
-        task = jumanji.make_task(env_name, **kwargs)
+        options: dict[str, Any] = {"batch_size": batch_size, "device": device, **pop_env_arguments(kwargs)}
         self.env_name = env_name
-        self._set_up(task, categorical_action_encoding, jit, batch_size, device, env_kwargs)
+        super().__init__(jumanji.make_task(env_name, **kwargs).env, categorical_action_encoding, jit, **options)
 
     def __repr__(self) -> str:
         return f"JumanjiEnv(env={self.env_name}, batch_size={self.batch_size}, device={self.device})"

@@ -31,14 +31,10 @@ from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..fast_paths import bypassed_by, overrides_bypassed
 from ..gym_like import GymLikeEnv, set_nested
 from ..keys import FLAGS, Key
+from ..library_env import pop_env_arguments
 from ..seed_chain import next_seed, seed_chain
 from ..trajectory_buffers import ArrayBuffer, Leaves
 from .gym_spaces import observation_keys_of
-
-ENV_ARGUMENTS = (
-    *("run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset", "auto_reset_replace"),
-    *("frame_skip", "convert_actions_to_numpy"),
-)
 
 
 class SimulatorEnv(GymLikeEnv):
@@ -93,7 +89,7 @@ class SimulatorEnv(GymLikeEnv):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ):
-        env_kwargs = {name: kwargs.pop(name) for name in ENV_ARGUMENTS if name in kwargs}
+        env_kwargs = pop_env_arguments(kwargs, "frame_skip", "convert_actions_to_numpy")
         shape = batch_size_of(num_envs, batch_size)
         if isinstance(simulator, str):
             shape = torch.Size() if shape is None else shape
