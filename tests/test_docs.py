@@ -92,7 +92,7 @@ def extending() -> Iterator[dict[str, Any]]:
 
 def test_the_parts_of_extending_conform(extending: dict[str, Any]) -> None:
     suites = [value for name, value in extending.items() if name.startswith("Test")]
-    assert len(suites) == 4
+    assert len(suites) == 5
     for suite in suites:
         for name in dir(suite):
             if name.startswith("test_"):

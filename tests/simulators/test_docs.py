@@ -1,12 +1,19 @@
-"""Runs the Python blocks of docs/simulators.md, a section at a time."""
+"""Runs the Python blocks of docs/simulators.md, a section at a time, and the example in JAX of docs/extending.md."""
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vecrl.simulators.jax_simulator import JaxSimulator, make_jax_batch
+from vecrl.testing import BatchSimulatorConformance
+from vecrl.vector import unregister
+
 pytestmark = pytest.mark.simulators
-PAGE = (Path(__file__).parents[2] / "docs" / "simulators.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "simulators.md").read_text()
 # Their blocks need other environments, or models
 OTHER_GROUPS = "Unity ML-Agents", "SMACv2", "Genesis", "Habitat", "RoboHive"
 SECTIONS = {
@@ -22,3 +29,28 @@ def test_section_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = {"__name__": "block"}
     for number, block in enumerate(SECTIONS[section], 1):
         exec(compile(block, f"simulators.md, {section}, block {number}", "exec"), names)
+
+
+@cache
+def extending() -> dict[str, Any]:
+    """Runs the block in JAX of extending.md and returns the names that it defines."""
+    names: dict[str, Any] = {"__name__": "block"}
+    (block,) = re.findall(r"```python {\.jax}\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    exec(compile(block, "extending.md", "exec"), names)
+    unregister("jax-drift")
+    return names
+
+
+class TestTheTaskOfExtending(BatchSimulatorConformance):
+    def make(self, num_envs: int) -> JaxSimulator:
+        return make_jax_batch(extending()["make_task"], "line", num_envs)
+
+
+def test_the_name_of_extending() -> None:
+    """The block makes four environments of the prefix that it registers, and passes an argument."""
+    env = extending()["env"]
+    assert extending()["obs"].shape == (4, 1)
+    assert env.reset(seed=3)[0].tolist() == extending()["obs"].tolist()
+    for _ in range(2):
+        env.step(env.action_space.high)
+    assert (env.step(env.action_space.high)[4]["distance"] > 2).any()
