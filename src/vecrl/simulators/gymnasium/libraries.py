@@ -67,12 +67,12 @@ class Plugin:
             return import_library(self.module, hint)
 
     def ids(self) -> dict[str, str]:
-        """Imports the library; returns its names, each with the library whose `make` takes it, gymnasium or gym."""
+        """Imports the library; returns its names, each with the library that makes it, gymnasium or gym."""
         self.load()
         if self.names is not None:
             return dict.fromkeys(self.names(), "gymnasium")
         start = (self.entry_points or self.module) + "."
-        registries = [library for library in ("gym", "gymnasium") if library in sys.modules]  # gymnasium's are preferred
+        registries = [library for library in ("gym", "gymnasium") if library in sys.modules]  # the last one wins
         return {spec.id: library for library in registries for spec in _specs(library) if _path(spec).startswith(start)}
 
 
