@@ -8,7 +8,6 @@ prepares its textures, which takes minutes, and stores them beside its code.
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,18 +23,9 @@ INSTALL_HINT = 'Craftax is not installed: pip install "vecrl[craftax]"'
 NAMES = "Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"
 
 
-def craftax_module() -> ModuleType:
-    """Imports the module `craftax.craftax_env`.
-
-    Raises:
-        ImportError: Craftax is not installed; the message names the extra that installs it.
-    """
-    return import_library("craftax.craftax_env", INSTALL_HINT)
-
-
 def names() -> list[str]:
     """Returns the names of all environments; raises ImportError if Craftax is not installed."""
-    craftax_module()
+    import_library("craftax.craftax_env", INSTALL_HINT)
     return list(NAMES)
 
 
@@ -51,7 +41,7 @@ def make_task(name: str, **params: Any) -> CraftaxTask:
         ValueError: there is no environment of this name.
     """
     check_name("an environment of Craftax", name, names())
-    env = craftax_module().make_craftax_env_from_name(name, auto_reset=False)
+    env = import_library("craftax.craftax_env", INSTALL_HINT).make_craftax_env_from_name(name, auto_reset=False)
     return CraftaxTask(env, env.default_params.replace(**params), name)
 
 

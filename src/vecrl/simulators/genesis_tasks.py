@@ -5,6 +5,7 @@ Each part is a function of a built scene, see `GenesisTask`. Genesis is imported
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ..registries import check_name
 from .genesis import GenesisSimulator, GenesisTask, Scene, genesis_library, new_scene
+from .row_task import make_row_batch
 
 ARM = torch.tensor([0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785, 0.04, 0.04])  # joints of the Franka arm at the start
 GOAL = torch.tensor([0.3, -0.3, 0.2]), torch.tensor([0.6, 0.3, 0.6])  # bounds of goals in meters
@@ -113,19 +115,13 @@ TASKS = {
 }
 
 
-def make_batch(
-    name: str,
-    num_envs: int,
-    *,
-    device: str | torch.device | None = None,
-    infos: bool = True,
-    render_mode: str | None = None,
-    max_episode_steps: int | None = None,
-) -> GenesisSimulator:
-    """Constructs the simulator of a task, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
-    options: Any = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
+def make_simulator(name: str, num_envs: int, **options: Any) -> GenesisSimulator:
+    """Makes a `GenesisSimulator` of the task of this name; `options` are its further arguments."""
     check_name("a task of Genesis", name, TASKS)
-    return GenesisSimulator(TASKS[name], num_envs, device=device or "cpu", **options)
+    return GenesisSimulator(TASKS[name], num_envs, **options)
+
+
+make_batch = partial(make_row_batch, make_simulator)
 
 
 def names() -> list[str]:

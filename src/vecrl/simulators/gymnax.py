@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,18 +25,9 @@ WRONG_BOUNDS = "GaussianBandit-misc", "MemoryChain-bsuite"  # their observations
 STEP_KEYS = 0x7FFFFFFE  # folded into a row's key to derive the keys of its steps
 
 
-def gymnax_module() -> ModuleType:
-    """Imports the module `gymnax`.
-
-    Raises:
-        ImportError: it, or a package that it needs, is not installed; the message names the extra that installs it.
-    """
-    return import_library("gymnax", INSTALL_HINT)
-
-
 def names() -> list[str]:
     """Returns the names of all environments; raises ImportError if gymnax is not installed."""
-    return sorted(gymnax_module().registered_envs)
+    return sorted(import_library("gymnax", INSTALL_HINT).registered_envs)
 
 
 def make_task(name: str, params: Mapping[str, Any] | None = None, **kwargs: Any) -> GymnaxTask:
@@ -53,7 +43,7 @@ def make_task(name: str, params: Mapping[str, Any] | None = None, **kwargs: Any)
         ValueError: there is no environment of this name.
     """
     check_name("an environment of gymnax", name, names())
-    env, default_params = gymnax_module().make(name, **kwargs)
+    env, default_params = import_library("gymnax", INSTALL_HINT).make(name, **kwargs)
     return GymnaxTask(env, default_params.replace(**(params or {})), f"gymnax's {name}")
 
 

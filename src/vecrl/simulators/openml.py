@@ -6,7 +6,7 @@ states, so that a context depends only on the seed and the number of the episode
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.simulator import ResetOptions
 from .data_sets import available_names, load
-from .row_task import RowTaskSimulator
+from .row_task import RowTaskSimulator, make_row_batch
 
 
 class DataSetBandit(RowTaskSimulator):
@@ -80,16 +80,7 @@ class DataSetBandit(RowTaskSimulator):
         return self.labels[state[0].long()]
 
 
-def make_batch(
-    name: str,
-    num_envs: int,
-    *,
-    device: str | torch.device | None = None,
-    infos: bool = True,
-    **kwargs: Any,
-) -> DataSetBandit:
-    """Constructs a `DataSetBandit`, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
-    return DataSetBandit(name, num_envs, device=device or "cpu", **kwargs)
+make_batch = partial(make_row_batch, DataSetBandit)
 
 
 def names() -> list[str]:

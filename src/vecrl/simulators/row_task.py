@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -494,6 +494,31 @@ class RowTaskSimulator(RowTask):
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+Simulator = TypeVar("Simulator", bound=RowTaskSimulator)
+
+
+def make_row_batch(
+    make: Callable[..., Simulator],
+    name: str,
+    num_envs: int,
+    *,
+    device: str | torch.device | None = None,
+    infos: bool = True,
+    **kwargs: Any,
+) -> Simulator:
+    """Makes a simulator of a task by its name, as `vecrl.simulators.registry` needs it. Its steps have no infos.
+
+    Args:
+        make: called with `name`, `num_envs`, `device` and `kwargs`.
+        name: of the task.
+        num_envs: the number of rows.
+        device: None is the CPU.
+        infos: has no effect.
+        kwargs: further arguments of `make`.
+    """
+    return make(name, num_envs, device=device or "cpu", **kwargs)
 
 
 class _StartCache:

@@ -8,6 +8,7 @@ the first on a machine compiles them, which takes about a minute, and stores the
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from ...engine.simulator import ResetOptions
 from ...imports import import_library
 from ..mujoco_frames import MujocoFrames
-from ..row_task import RowTaskSimulator
+from ..row_task import RowTaskSimulator, make_row_batch
 from .locomotion import noise
 from .physics import Rows
 from .table import make_task
@@ -208,18 +209,7 @@ class WarpSimulator(RowTaskSimulator):
         return self._warp.ScopedStream(self._warp.stream_from_torch(torch.cuda.current_stream(self._device)))
 
 
-def make_batch(
-    name: str,
-    num_envs: int,
-    *,
-    device: str | torch.device | None = None,
-    infos: bool = True,
-    render_mode: str | None = None,
-    max_episode_steps: int | None = None,
-) -> WarpSimulator:
-    """Constructs a `WarpSimulator`, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
-    options: Any = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
-    return WarpSimulator(name, num_envs, device=device or "cpu", **options)
+make_batch = partial(make_row_batch, WarpSimulator)
 
 
 def names() -> list[str]:

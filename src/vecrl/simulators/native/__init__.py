@@ -5,11 +5,12 @@ They run on the device of the policy, so nothing is copied, and thousands of row
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from ..array_library import ArrayLibrary
+from ..row_task import make_row_batch
 from .acrobot import Acrobot
 from .base import NativeSimulator
 from .cartpole import CartPole
@@ -70,33 +71,7 @@ def make_native(
     )
 
 
-def make_batch(
-    name: str,
-    num_envs: int,
-    *,
-    device: str | torch.device | None = None,
-    infos: bool = True,
-    dtype: torch.dtype = torch.float32,
-    render_mode: str | None = None,
-    max_episode_steps: int | None = None,
-    check_actions: bool | None = None,
-    compile: bool = False,  # noqa: A002 -- torch's name for it
-    arrays: ArrayLibrary | None = None,
-    **physics: float | bool,
-) -> NativeSimulator:
-    """Constructs a native task, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
-    return make_native(
-        name,
-        num_envs,
-        device=device or "cpu",
-        dtype=dtype,
-        render_mode=render_mode,
-        max_episode_steps=max_episode_steps,
-        check_actions=check_actions,
-        compile=compile,
-        arrays=arrays,
-        **physics,
-    )
+make_batch = partial(make_row_batch, make_native)
 
 
 def names() -> list[str]:
