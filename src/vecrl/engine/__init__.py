@@ -5,6 +5,7 @@ The engine uses NumPy only. It must not import torch.
 
 from .backends.registry import register_backend
 from .pool import Pool
+from .pool_options import PoolOptions
 from .simulator import BatchSimulator, BatchStep, Simulator
 from .transition import Autoreset, AutoresetMode, Episodes, Transition
 
@@ -15,6 +16,7 @@ __all__ = [
     "BatchStep",
     "Episodes",
     "Pool",
+    "PoolOptions",
     "Simulator",
     "Transition",
     "register_backend",

@@ -2,26 +2,24 @@
 
 `send(ids, …)` and `recv(at_least, timeout)` are the general case. `step` and `reset` of all environments use a faster
 path: all workers get the same command, and the results stay in a slot of the batch buffers without a copy. Every
-command has a number that its reply repeats, so a late reply is never taken for the reply to a later command. The pool
-must not know auto-reset modes, simulators or the interfaces above the engine.
+command has a number that its reply repeats, so a late reply is never taken for the reply to a later command.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from ..errors import PendingError, failures_to_error
 from ..validation import check_length
 from .backends.registry import BackendName
-from .backends.worker_options import RayOptions, StartMethod, Wait
 from .env_access import EnvAccess
 from .env_index import Ids
 from .pending import PendingCommand
-from .pool_options import OnFailure, PoolOptions, ResolveSpaces
+from .pool_options import PoolOptions
 from .simulator import ResetOptions, Simulator
 from .space_layout import Tree
 from .transition import Transition
@@ -36,25 +34,8 @@ class Pool(EnvAccess):
 
     Args:
         makers: one `(make, k)` per worker; `make` constructs its simulator of k environments.
-        backend: "serial" steps in the caller's thread, "threads" in threads of this process (for simulators that
-            release the interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other
-            names must be registered, see `register_backend`.
-        infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
-            numbers keep their types.
-        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
-        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised, which names the
-            environments that did not reply; None for no limit.
-        on_failure: what happens to environments that raise, crash or time out. "raise" raises an error. "restart" ends
-            their episodes as truncated, with `failed` and `error` in the info, and restarts them. "mask" ends their
-            episodes in the same way and excludes them from then on: their rows do not change, see `alive`.
-        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method, threads_per_worker, preload, pin_workers, ray_options, python, wait: how workers are started and
-            waited for, see `WorkerOptions`.
-        same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
-            layouts must be.
-        resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
-            out, instead of this check. They are passed to each simulator that has `set_spaces`.
-        env_id_offset: the number of the first environment in messages, if this pool has a part of the environments.
+        backend: the name of the backend that runs the workers, see `PoolOptions`.
+        options: the other fields of `PoolOptions`.
 
     Attributes:
         num_envs: n.
@@ -72,44 +53,9 @@ class Pool(EnvAccess):
         self,
         makers: Sequence[tuple[Callable[[], Simulator], int]],
         backend: BackendName = "serial",
-        *,
-        infos: bool | Literal["dicts"] = True,
-        check_nan: bool = False,
-        step_timeout: float | None = None,
-        on_failure: OnFailure = "raise",
-        restarts_per_hour: int = 100,
-        start_method: StartMethod = "forkserver",
-        threads_per_worker: int = 1,
-        preload: Sequence[str] = (),
-        pin_workers: bool = False,
-        same_spaces: bool = True,
-        same_actions: bool = True,
-        resolve_spaces: ResolveSpaces | None = None,
-        ray_options: RayOptions | None = None,
-        env_id_offset: int = 0,
-        python: str | None = None,
-        wait: Wait = "auto",
+        **options: Any,
     ):
-        options = PoolOptions(
-            backend=backend,
-            infos=infos,
-            check_nan=check_nan,
-            step_timeout=step_timeout,
-            on_failure=on_failure,
-            restarts_per_hour=restarts_per_hour,
-            start_method=start_method,
-            threads_per_worker=threads_per_worker,
-            preload=preload,
-            pin_workers=pin_workers,
-            same_spaces=same_spaces,
-            same_actions=same_actions,
-            resolve_spaces=resolve_spaces,
-            ray_options=ray_options,
-            env_id_offset=env_id_offset,
-            python=python,
-            wait=wait,
-        )
-        super().__init__(makers, options)
+        super().__init__(makers, PoolOptions(backend=backend, **options))
 
     # -- all environments --------------------------------------------------------------------------
 

@@ -1,7 +1,4 @@
-"""Defines `PoolOptions`, the record of all options of a pool, which checks them for every interface.
-
-This module must not know which interface takes which options.
-"""
+"""Defines `PoolOptions`, the record of all options of a pool, which documents and checks them for every interface."""
 
 from __future__ import annotations
 
@@ -26,7 +23,28 @@ ResolveSpaces = Callable[[Sequence[WorkerInfo]], Spaces]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions(WorkerOptions):
-    """The options of a `Pool`, which describes them, as one record for the code that passes them on.
+    """The options of a `Pool`. The interfaces above it take those that concern their users, under the same names.
+
+    Attributes:
+        backend: "serial" steps in the caller's thread, "threads" in threads of this process (for simulators that
+            release the interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other
+            names must be registered, see `register_backend`.
+        infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
+            numbers keep their types.
+        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised, which names the
+            environments that did not reply; None for no limit.
+        on_failure: what happens to environments that raise, crash or time out. "raise" raises an error. "restart" ends
+            their episodes as truncated, with `failed` and `error` in the info, and restarts them. "mask" ends their
+            episodes in the same way and excludes them from then on: their rows do not change, see `Pool.alive`.
+        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
+        start_method, threads_per_worker, preload, pin_workers, ray_options, python, wait: how workers are started and
+            waited for, see `vecrl.engine.backends.worker_options.WorkerOptions`.
+        same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
+            layouts must be.
+        resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
+            out, instead of this check. They are passed to each simulator that has `set_spaces`.
+        env_id_offset: the number of the first environment in messages, if this pool has a part of the environments.
 
     Raises:
         ValueError: an option has no valid value.

@@ -212,7 +212,7 @@ class RolloutWorkers:
         on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
             that crashes always raises `WorkerCrash`, and `reset` replaces it.
         pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
-            `step_timeout` (for a whole rollout), see `vecrl.engine.Pool`.
+            `step_timeout` (for a whole rollout), see `vecrl.engine.PoolOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.

@@ -68,7 +68,7 @@ class SyncVectorEnv(BaseVectorEnv):
             distribute them to `num_workers` workers. Results are the same. "auto": see `VectorEnv`.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
-            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`: see `vecrl.engine.Pool`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`: see `vecrl.engine.PoolOptions`.
 
     Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
 

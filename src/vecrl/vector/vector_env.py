@@ -1,7 +1,7 @@
 """`VectorEnv`: gymnasium's vector interface over gymnasium environments, on every backend of the engine.
 
 This module and `engine.transition` translate between the engine and gymnasium's conventions (auto-reset modes, result
-tuples, info dicts, names). This module must not know how environments are stepped: the engine does that.
+tuples, info dicts, names).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     Args:
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
             the workers. They are pickled by value, so scripts need no main guard.
-        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.Pool`; or
-            "auto" for "serial" or "processes", after a measurement of one environment, which takes up to 0.2 s.
+        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.PoolOptions`;
+            or "auto" for "serial" or "processes", after a measurement of one environment, which takes up to 0.2 s.
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
         copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
@@ -63,20 +63,10 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             the batched and the single space.
         autoreset_mode: "next_step", "same_step" or "disabled", or gymnasium's `AutoresetMode`.
         empty_info: whether to drop all infos, which saves their cost.
-        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
-        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised; None for no limit.
-        on_failure: whether environments that fail "raise" an error, or end their episodes as truncated and are made
-            again ("restart") or excluded ("mask"); see `vecrl.engine.Pool`.
-        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method: "forkserver" or "spawn": how worker processes start.
-        threads_per_worker: the number of threads that numerical libraries may use in a worker process.
-        preload: further modules to import once before worker processes are forked.
-        pin_workers: whether to pin each worker process to separate cores.
-        ray_options: with "ray", the cluster, and the resources of each worker's actor.
-        python: with "processes", another Python interpreter in which the workers run.
-        wait: with "processes", whether the caller and the workers "sleep" while they wait for each other, or poll
-            before, for up to 20 ms ("spin") or 100 µs ("auto"). For the last seven arguments, see
-            `vecrl.engine.backends.worker_options.WorkerOptions`.
+        check_nan, step_timeout, on_failure, restarts_per_hour: the failures of environments and what happens to them,
+            see `vecrl.engine.PoolOptions`.
+        start_method, threads_per_worker, preload, pin_workers, ray_options, python, wait: how workers are started and
+            waited for, see `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.

@@ -53,7 +53,7 @@ class BaseVectorEnv(Stateful):
         trust_spaces: True transfers observations and actions in arrays of the declared spaces; observations that do not
             fit are pickled and returned unchanged. False ignores the spaces, and pickles all observations and actions.
         pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
-            `pin_workers`, `wait`: see `vecrl.engine.Pool`.
+            `pin_workers`, `wait`: see `vecrl.engine.PoolOptions`.
 
     Attributes:
         env_num: n.

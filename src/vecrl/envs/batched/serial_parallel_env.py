@@ -74,8 +74,9 @@ class BatchedEnv(PoolOwner):
             would be wrong before a copy is complete.
         envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
         backend: "serial", "threads", "processes", "ray" or another registered backend; by default that of the class.
-        step_timeout, on_failure, restarts_per_hour, ray_options, wait: see `vecrl.engine.Pool`. A failed environment
-            that is restarted or excluded is done and truncated, with reward 0 and its last known observation.
+        step_timeout, on_failure, restarts_per_hour, ray_options, wait: see `vecrl.engine.PoolOptions`. A failed
+            environment that is restarted or excluded is done and truncated, with reward 0 and its last known
+            observation.
         pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted and ignored.
             The specs determine how data are passed, and workers end with their owner.
         policy_proof: accepted and ignored. Entries of a policy stay in the caller's TensorDict.
