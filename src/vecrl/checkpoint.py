@@ -1,7 +1,6 @@
 """Saves environments, policies, optimizers, statistics, searches and values in one file, and restores them.
 
 The file contains data only: reading it imports, unpickles and calls nothing that the file names. Writing is atomic.
-This module does not know how states are captured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts environments of one dialect to another.
 
 Nothing is copied: the same workers or tensors get another interface. TorchRL's environments count as TensorDict
-environments. This module does not know how a dialect steps.
+environments.
 """
 
 from __future__ import annotations

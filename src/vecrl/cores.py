@@ -1,4 +1,4 @@
-"""The number of cores. This module must not know what runs on them."""
+"""The number of cores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`Registry`: named entries that the library defines, that programs add, and that installed distributions define.
 
-The registries of simulators and of backends are of this class. This module must not know what an entry is.
+The registries of simulators and of backends are of this class.
 """
 
 from __future__ import annotations

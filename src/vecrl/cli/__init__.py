@@ -1,6 +1,6 @@
 """The command line: `vecrl envs | check | rollout | evolve | bench`, also `python -m vecrl`.
 
-Each command's module is imported when the command runs, so that `--help` starts quickly. Knows no command.
+Each command's module is imported when the command runs, so that `--help` starts quickly.
 """
 
 from __future__ import annotations

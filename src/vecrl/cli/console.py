@@ -1,4 +1,4 @@
-"""Output of the commands: one console, errors on one line, exit codes for interrupts. Knows no command."""
+"""Output of the commands: one console, errors on one line, exit codes for interrupts."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ working folder or on the import path. The author of a simulator must see to it:
 
 - If an argument names a module or a program by a plain word, add the argument to `_CODE_ARGUMENTS`.
 - If the name of an environment does so, do not return that name from the `names` of the simulator's entry.
-
-This module must not know commands or searches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plots of learning curves and returns (without a screen), and videos of episodes (by ffmpeg). Knows no command."""
+"""Plots of learning curves and returns (without a screen), and videos of episodes (by ffmpeg)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command writes to a logger of `vecrl.record` if one was chosen. Knows no command."""
+"""What a command writes to a logger of `vecrl.record` if one was chosen."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Selects the best policy of a run: the candidates and their tests.
 
 The highest return in training is the maximum of many noisy ones, so it only nominates a candidate. A policy is judged
-by its mean return over test episodes, which are the same for all candidates of a run and do not occur in training. This
-module knows no files and no screens.
+by its mean return over test episodes, which are the same for all candidates of a run and do not occur in training.
 """
 
 from __future__ import annotations

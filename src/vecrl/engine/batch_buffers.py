@@ -7,7 +7,7 @@ slot is reused only after its leases are gone, which weak references to them sho
 caller keeps them, and nothing is copied if it drops them.
 
 The memory is on the heap or in an anonymous file. Only processes that were given the file's descriptor can map it, and
-the system frees it when the last of them ends. This module must not know what writes the rows.
+the system frees it when the last of them ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Helps to construct a pool: describes what failed, and checks that the spaces of all workers fit together.
-
-It must not know rows or how commands are sent.
-"""
+"""Helps to construct a pool: describes what failed, and checks that the spaces of all workers fit together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Calls into the environments of a pool: attributes, methods, rendering and states.
-
-This module must not know rows of observations, nor what the environments do.
-"""
+"""Calls into the environments of a pool: attributes, methods, rendering and states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Maps environments to workers, and records which environments are pending or failed and in which order they were sent.
-
-It must not know rows, replies or how commands are sent.
-"""
+"""Maps environments to workers, and records which are pending or failed and in which order they were sent."""
 
 from __future__ import annotations
 

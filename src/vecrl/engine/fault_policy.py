@@ -2,8 +2,7 @@
 
 The episode of a failed environment ends as truncated, with its last known observation and reward 0. Under "restart",
 the environment is constructed again (or its whole worker, if that crashed or timed out) and is reset with a seed
-derived from its previous one. Under "mask", it is excluded from then on. This module must not know auto-reset modes or
-the interfaces above the engine.
+derived from its previous one. Under "mask", it is excluded from then on.
 """
 
 from __future__ import annotations

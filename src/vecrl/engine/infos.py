@@ -2,7 +2,7 @@
 
 If the infos of all rows have the same keys, with numbers of the same types (as in most simulators), they are sent as
 one structured array. All other infos are sent as dicts. In both cases they are merged into gymnasium's form (arrays
-with masks) only on request. This module must not know workers or transitions.
+with masks) only on request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Records the pending commands of a pool, the workers that have not replied yet, and the workers that have crashed.
-
-It must not know rows or what a command does.
-"""
+"""Records the pending commands of a pool, the workers that have not replied yet, and the workers that have crashed."""
 
 from __future__ import annotations
 

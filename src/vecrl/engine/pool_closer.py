@@ -1,8 +1,7 @@
 """Closes a pool: its environments and workers, and calls that wait for them in other threads.
 
 Only one thread at a time can call a pool. The thread that closes the pool first makes a call of another thread end, so
-that no descriptor and no environment is closed while it is in use. This module must not know rows, auto-reset modes or
-the interfaces above the engine.
+that no descriptor and no environment is closed while it is in use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Manages the workers of a pool: constructs, calls, restarts and closes them.
 
 It does what all commands share: it checks the workers, waits for replies, handles timeouts and failures, and records
-which environments are pending or failed. The results of steps and resets belong to `Pool`. This module must not know
-rows, auto-reset modes or the interfaces above the engine.
+which environments are pending or failed. The results of steps and resets belong to `Pool`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Defines the interface that an adapter implements so that vecrl can drive a simulator.
 
-A simulator is always a batch. It knows the spaces of one row and how to reset and step rows. It must not know workers,
-processes, auto-reset modes or the interfaces above the engine. There are two kinds, which differ in where the rows are:
+A simulator is always a batch. It knows the spaces of one row and how to reset and step rows. There are two kinds, which
+differ in where the rows are:
 
 * `Simulator` writes rows into host arrays that it is given (the batch buffers). Wrapped Python environments and
   CPU libraries are of this kind.

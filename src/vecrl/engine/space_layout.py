@@ -1,8 +1,8 @@
 """Defines the memory layout of the elements of a space: one array per leaf, one row per environment.
 
-Box, Discrete, MultiDiscrete and MultiBinary are leaves with a shape and a dtype; Dict and Tuple nest them.
-Any other space (Text, Graph, Sequence, OneOf, a user-defined space) is an opaque leaf: its elements are not in the
-batch buffers but pickled in commands and replies. This module must not know workers or auto-reset modes.
+Box, Discrete, MultiDiscrete and MultiBinary are leaves with a shape and a dtype; Dict and Tuple nest them. Any other
+space (Text, Graph, Sequence, OneOf, a user-defined space) is an opaque leaf: its elements are not in the batch buffers
+but pickled in commands and replies.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A step always yields both `next_obs`, the observation after the step, and `obs`, the observation to act on next. They
 differ in rows in which the episode ended and which were reset within the same command. An auto-reset mode consists of a
-rule when a worker resets (`Autoreset`) and of a conversion of this record (`gymnasium_step`). Both are only here. This
-module must not know workers or how a command is sent.
+rule when a worker resets (`Autoreset`) and of a conversion of this record (`gymnasium_step`). Both are only here.
 
     mode        an episode ends at step t               the next command for that row
     same-step   obs is that of the reset,               steps the new episode

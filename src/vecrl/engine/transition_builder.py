@@ -1,7 +1,4 @@
-"""Builds transitions from the rows of the batch buffers and the replies of workers.
-
-It must not know auto-reset modes or how commands are sent.
-"""
+"""Builds transitions from the rows of the batch buffers and the replies of workers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Functions of trees: arrays that are nested in dicts and tuples, as the elements of Dict and Tuple spaces are.
 
-An array alone is a tree too. This module must not know array libraries.
+An array alone is a tree too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A worker owns one simulator of k environments with consecutive ids, and their rows of the batch buffers. `execute`
 writes the rows and returns the rest as a `WorkerReply`. It does not raise an environment's exception: failures are part
-of the reply. The worker must not know how commands arrive (a call, a queue, a pipe).
+of the reply.
 """
 
 from __future__ import annotations

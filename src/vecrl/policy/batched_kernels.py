@@ -4,8 +4,6 @@
 callable from `x` `[n, 1, features]` to `y` `[n, 1, features]`. With a hidden state it maps `(x, h)` to `(y, h)`; states
 are `[n, …]`, as under `vmap`. The module types in `BUILDERS` have hand-written kernels. Any other module runs under
 `torch.func.vmap`, separately, so that one unknown layer does not make the other layers slower.
-
-This module must not know policies, flat vectors or episodes.
 """
 
 from __future__ import annotations

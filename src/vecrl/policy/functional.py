@@ -1,7 +1,6 @@
 """Converts modules to functions of one flat parameter vector, which searches over parameters need.
 
 A network of L parameters becomes `f(vector, x)`; the vector has all parameters in the order of `module.parameters()`.
-This module knows only torch; it must not know populations, observations or how hidden states are kept.
 """
 
 from __future__ import annotations

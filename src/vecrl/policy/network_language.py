@@ -7,8 +7,7 @@
 
 `NAME` is a module of `torch.nn` or a layer of vecrl, `CONSTANT` is a name for which the caller gave a value, and
 `arithmetic` is one of `+ - * / // % **` on numbers. Line breaks and comments are allowed everywhere. The text is parsed
-with `ast` and never evaluated: text that is not in the grammar is a `NetParsingError` with its line and column. This
-module must not know environments.
+with `ast` and never evaluated: text that is not in the grammar is a `NetParsingError` with its line and column.
 """
 
 from __future__ import annotations

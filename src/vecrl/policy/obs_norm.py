@@ -1,7 +1,7 @@
 """Observation normalization for populations: `RunningNorm` for tensors, `RunningStat` for arrays, and their layer.
 
 Both wrap `vecrl.running_stats.RunningStats`, which keeps the numbers, with the names and defaults that neuroevolution
-code uses, and convert to a module for deployment. This module must not know environments.
+code uses, and convert to a module for deployment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`Policy`: a network with one parameter vector, or with one per member of a population that acts in one call.
 
-It keeps the flat parameters, the batched kernels built from them, and the hidden states between calls. This module must
-not know environments or searches: the code that steps environments resets hidden states (`reset`) and selects members
-(`select`).
+It keeps the flat parameters, the batched kernels built from them, and the hidden states between calls. The code that
+steps environments resets hidden states (`reset`) and selects members (`select`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `PopulationEvaluator` keeps environments and statistics between calls, and chooses how environments are stepped: one
 Python environment per member in a pool of workers (`vecrl.policy.evaluation.pool_loop`), or all members in one batched
-simulator (`vecrl.policy.evaluation.device_loop`). This module must not know searches: the caller brings the parameters.
+simulator (`vecrl.policy.evaluation.device_loop`).
 """
 
 from __future__ import annotations

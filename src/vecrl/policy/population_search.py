@@ -2,7 +2,7 @@
 
 `PopulationSearch` is PGPE (Sehnke et al., "Parameter-exploring policy gradients", 2010) with centered ranks (Salimans
 et al., 2017) and ClipUp (Toklu, Liskowski and Srivastava, 2020). `ask` returns a population, and `tell` takes the
-fitness of each member. This module must not know networks, environments, or devices other than that of its center.
+fitness of each member.
 """
 
 from __future__ import annotations

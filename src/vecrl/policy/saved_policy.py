@@ -1,7 +1,4 @@
-"""Saves a policy in a file: parameters, network and observation normalization. Loading a file runs no code from it.
-
-This module must not know searches; it knows only the names of environments.
-"""
+"""Saves a policy in a file: parameters, network and observation normalization. Loading a file runs no code from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures the state of objects as plain data (`capture`) and restores it (`restore`). Knows no environments."""
+"""Captures the state of objects as plain data (`capture`) and restores it (`restore`)."""
 
 from .capture import capture
 from .mixin import Stateful

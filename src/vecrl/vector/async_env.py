@@ -1,7 +1,7 @@
 """`AsyncVectorEnv`: a replacement for `gymnasium.vector.AsyncVectorEnv`, on the engine.
 
 It has the constructor, the `*_async` and `*_wait` methods and the error types of gymnasium's class, so that existing
-code only changes its import. Everything else is inherited from `VectorEnv`. This module must not know how workers run.
+code only changes its import. Everything else is inherited from `VectorEnv`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Derives the batched spaces of a vector environment from the spaces of a single environment, and reads its seeds.
 
 `BaseVectorEnv` is the base class of vector environments over arrays, so that `num_envs` and the four spaces mean the
-same in all of them. This module must not know how the environments are run,
-nor torch.
+same in all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`BatchedVectorEnv`: a vector environment over a batched simulator, with NumPy arrays for gymnasium and with tensors.
 
 The three auto-reset modes are computed with row masks, because reading which rows ended would make the host wait for
-the device at every step. This module must not know any simulator, only the `BatchSimulator` interface.
+the device at every step.
 """
 
 from __future__ import annotations

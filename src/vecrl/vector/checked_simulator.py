@@ -2,7 +2,6 @@
 
 Every interface over a batched simulator calls it by this class, so that the author of a simulator reads the same
 messages everywhere. Checks compare shapes, dtypes and devices, and never the values, so no call waits for a device.
-This module must not know any simulator, nor auto-reset modes.
 """
 
 from __future__ import annotations

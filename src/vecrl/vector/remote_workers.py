@@ -1,7 +1,6 @@
 """Workers that step their environments themselves; the caller only calls methods of them.
 
-Only a call and its result are sent, so the number of steps per second is not limited by the caller. This module must
-not know policies, nor what the called methods do.
+Only a call and its result are sent, so the number of steps per second is not limited by the caller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Converts transitions of the engine to Tianshou's format: stacked observations, and infos as an array of dicts.
-
-This module knows transitions and layouts; it must not know how environments are stepped.
-"""
+"""Converts transitions of the engine to Tianshou's format: stacked observations, and infos as an array of dicts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`SimulatorPool`: the interface of a `Pool` over one batched simulator, to step subsets of its rows by id.
 
 `BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
-the tensors are on another device, or if a subset of the rows is selected. This module must not know any simulator.
+the tensors are on another device, or if a subset of the rows is selected.
 """
 
 from __future__ import annotations

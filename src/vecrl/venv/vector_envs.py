@@ -1,7 +1,4 @@
-"""The four vector environment classes with Tianshou's names, which differ only in their backend.
-
-This module must not know how environments are stepped.
-"""
+"""The four vector environment classes with Tianshou's names, which differ only in their backend."""
 
 from __future__ import annotations
 

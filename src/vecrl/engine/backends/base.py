@@ -1,7 +1,4 @@
-"""Defines the interface of a backend, which sends commands to workers, receives replies and detects crashes.
-
-A backend must not know what the operations do.
-"""
+"""Defines the interface of a backend, which sends commands to workers, receives replies and detects crashes."""
 
 from __future__ import annotations
 

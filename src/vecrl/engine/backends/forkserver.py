@@ -8,8 +8,6 @@ pools of a process with the same number of threads.
 It sends the caller the process id of each worker and, when the worker ends, its exit status (as from `waitpid`). It
 kills a worker's whole process group when the worker ends, and all workers when the caller ends. If an import has
 started threads, forking is not safe any more. Then workers are new interpreters.
-
-This module must not know commands, rows or simulators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the Python interpreters that workers may run on. It must not know what the workers do."""
+"""Finds the Python interpreters that workers may run on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a worker process runs: vecrl's worker on this interpreter, or the one for another interpreter.
 
 Both get the same commands with the same header. They differ in what the extras of commands are and how these are
-pickled. This module must not know how commands are sent.
+pickled.
 """
 
 from __future__ import annotations

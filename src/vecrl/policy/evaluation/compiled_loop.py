@@ -2,8 +2,7 @@
 
 A region is `STEPS_PER_REGION` steps at one batch size as one function of tensors. There are regions for a few sizes,
 each a quarter of the previous one, so that finished members cost no time here either. Compiling all regions takes about
-a minute, once per evaluator, which pays off in long searches. Networks with a hidden state are not supported. This
-module must not know searches, nor Python environments.
+a minute, once per evaluator, which pays off in long searches. Networks with a hidden state are not supported.
 """
 
 from __future__ import annotations

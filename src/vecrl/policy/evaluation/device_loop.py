@@ -2,8 +2,7 @@
 
 No step waits for the device: rows of finished members are stepped on, and their results are ignored, unless the
 simulator is on the CPU and can step the others alone. Every few steps the loop reads which members are active, and
-continues with a smaller batch if the simulator can be made in any size. This module must not know searches, nor Python
-environments.
+continues with a smaller batch if the simulator can be made in any size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Executors of population evaluations: in workers stepped by the caller, in workers alone, or in a batched simulator.
 
-An executor has a device and a `PolicyIO`, and evaluates members. This module must not know names of environments, and
-keeps no statistics.
+An executor has a device and a `PolicyIO`, and evaluates members.
 """
 
 from __future__ import annotations

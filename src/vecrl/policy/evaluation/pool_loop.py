@@ -2,8 +2,7 @@
 
 Members act in subbatches, in the order of their numbers. The policies of one subbatch run as one batch, so results
 depend only on the members of the subbatch, not on other subbatches, the workers or the timing.
-`vecrl.policy.evaluation.device_loop` is the counterpart for a batched simulator on one device. This module must not
-know searches, nor how environments are made.
+`vecrl.policy.evaluation.device_loop` is the counterpart for a batched simulator on one device.
 """
 
 from __future__ import annotations

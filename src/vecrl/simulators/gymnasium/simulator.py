@@ -1,7 +1,7 @@
 """Combines k single gymnasium environments to one `Simulator`.
 
-The loop over the environments is time-critical, so it does little more than call `step`: observations are collected
-and written as one block, and flags are written only if they are set. Knows no workers, auto-reset modes or dialects.
+The loop over the environments is time-critical, so it does little more than call `step`: observations are collected and
+written as one block, and flags are written only if they are set.
 """
 
 from __future__ import annotations
