@@ -21,10 +21,9 @@ from ..policy.saved_policy import SavedPolicy
 from ..seeding import random_seed, seed_for, stream_for
 from ..simulators.faster import faster_name
 from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
-from .foreign_code import checked_env_args
 from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
-from .run_folder import RunFolder
+from .run_folder import RunFolder, checked_env_args
 from .run_log import RunLog
 from .selection import Selection
 
