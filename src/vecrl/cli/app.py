@@ -119,7 +119,7 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
 ) -> None:
     """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
-    from .check_command import check_env
+    from .env_checks import check_env
     from .list_envs import require_env
 
     import_modules(imports)
