@@ -15,20 +15,22 @@ import numpy as np
 from ..errors import (
     ClosedError,
     Failure,
+    OutOfSpecError,
     PendingError,
     SerializationError,
+    SpaceError,
     StepTimeout,
     failures_to_error,
+    name_ids,
 )
 from ..seeding import random_seed, seed_for
 from ..validation import check_seed
 from .backends.registry import backend_entry
-from .construction_checks import check_distinct_envs, construction_error, pool_spaces
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, WorkerRestarter
 from .pending import CLOSED, PendingCommand, PendingCommands
 from .pool_closer import PoolCloser
-from .pool_options import PoolOptions
+from .pool_options import PoolOptions, Spaces
 from .simulator import Simulator
 from .space_layout import Layout
 from .transition_builder import TransitionBuilder
@@ -80,12 +82,12 @@ class PoolLifecycle:
         command = self._pending.register_internal(Op.CONSTRUCT, self._workers)
         failures = self._pending.wait_for(command, None)
         if failures:
-            raise construction_error(failures, self._env_index.env_id_offset)
+            raise _construction_error(failures, self._env_index.env_id_offset)
         infos_by_worker: dict[int, WorkerInfo] = {worker: reply.result for worker, reply in command.replies}
         self.worker_infos = [infos_by_worker[worker] for worker in self._workers]
         self.worker_info = infos_by_worker[0]
-        check_distinct_envs(self.worker_infos, worker_specs)
-        self.obs_layout, self.action_layout = map(Layout, pool_spaces(infos_by_worker, worker_specs, self._options))
+        _check_distinct_envs(self.worker_infos, worker_specs)
+        self.obs_layout, self.action_layout = map(Layout, _pool_spaces(infos_by_worker, worker_specs, self._options))
         slots = _NUM_SLOTS if self._options.on_failure == "raise" else _NUM_SLOTS + 1
         self._buffers = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)
         if failures := self._pending.wait_for(self._pending.register_internal(Op.ATTACH, self._workers), None):
@@ -393,3 +395,70 @@ class PoolLifecycle:
 
     def _name_pending(self) -> str:
         return f"{self._env_index.name(self.pending)} are"
+
+
+def _construction_error(failures: Sequence[Failure], env_id_offset: int) -> Exception:
+    """Returns the error for failures during construction: a `SpaceError` or `OutOfSpecError` if all of them are.
+
+    Args:
+        failures: the failures.
+        env_id_offset: the number of the first environment in messages.
+    """
+    if not all(isinstance(failure.exception, SpaceError) for failure in failures):
+        return failures_to_error(failures)
+    ids_by_text: dict[str, list[int]] = {}
+    for failure in failures:
+        ids_by_text.setdefault(str(failure.exception), []).extend(i + env_id_offset for i in failure.env_ids)
+    prefix = "environment "  # in the text of a pool that runs in the worker
+    lines = [
+        text if text.startswith(prefix) else f"{name_ids(sorted(ids))}: {text}" for text, ids in ids_by_text.items()
+    ]
+    cls = OutOfSpecError if all(isinstance(failure.exception, OutOfSpecError) for failure in failures) else SpaceError
+    return cls("\n".join(lines))
+
+
+def _pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], options: PoolOptions) -> Spaces:
+    """Returns the spaces for which batch buffers are laid out, from what each worker reports about itself.
+
+    They are those that `options.resolve_spaces` returns. Without it, they are those of the first worker, and the spaces
+    of all workers must be equal, or have equal layouts if the options do not ask for equal spaces.
+
+    Raises:
+        OutOfSpecError: the spaces differ.
+    """
+    if options.resolve_spaces is not None:
+        return options.resolve_spaces([info for _, info in sorted(infos.items())])
+    first_info = infos[0]
+    for index, info in sorted(infos.items()):
+        pairs = [("action_space", first_info.action_space, info.action_space, options.same_actions)]
+        pairs.append(("observation_space", first_info.observation_space, info.observation_space, options.same_spaces))
+        for name, expected, actual, equal in pairs:
+            same_layout = Layout(expected).leaves == Layout(actual).leaves
+            if not same_layout or (equal and expected != actual):
+                raise OutOfSpecError(
+                    f"environment {worker_specs[index].start}: expected the {name} {expected}, as of the first "
+                    f"environment, got {actual}. Use environments with the same spaces."
+                )
+    return first_info.observation_space, first_info.action_space
+
+
+def _check_distinct_envs(infos: Sequence[WorkerInfo], worker_specs: Sequence[WorkerSpec]) -> None:
+    """Raises a `SpaceError` if two rows have one environment, which both would step.
+
+    Args:
+        infos: what each worker reports about itself.
+        worker_specs: the arguments of the workers.
+    """
+    first_rows: dict[tuple[int, int], int] = {}
+    rows = [
+        (row, (info.pid, key))
+        for spec, info in zip(worker_specs, infos, strict=True)
+        for row, key in zip(spec.ids, info.env_ids, strict=False)  # a simulator may have no objects
+    ]
+    for row, key in rows:
+        if (first := first_rows.setdefault(key, row)) != row:
+            raise SpaceError(
+                f"environment {row}: Expected functions that make a new environment at each call, got the environment "
+                f"{first} again, so that both rows would step it. Make it inside of the function: "
+                "`lambda: gymnasium.make(...)` instead of `lambda: env`."
+            )
