@@ -267,7 +267,7 @@ def test_registries_import_no_other_module() -> None:
 
 
 def test_validation_imports_errors_only() -> None:
-    assert _disallowed_imports("validation.py", ("vecrl.errors",), {"numpy", "torch"}) == []
+    assert _disallowed_imports("validation.py", ("vecrl.errors", "vecrl.imports"), {"numpy", "torch"}) == []
 
 
 def test_the_messages_about_environments_import_spaces_only() -> None:
@@ -299,7 +299,7 @@ def test_engine_imports_arrays_and_spaces_only() -> None:
 def test_specs_import_tensors_and_spaces_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "gymnasium"}
     for path in sorted((SOURCE / "specs").iterdir()):
-        below = ("vecrl.specs", "vecrl.errors", "vecrl.validation")
+        below = ("vecrl.specs", "vecrl.errors", "vecrl.imports", "vecrl.validation")
         assert _disallowed_imports(f"specs/{path.name}", below, libraries) == []
 
 
@@ -322,7 +322,7 @@ def test_interop_imports_peers_in_functions_only() -> None:
 
 def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.snapshot", "vecrl.errors", "vecrl.validation")
-    below = (*below, "vecrl.gym_interface", "vecrl.seeding")
+    below = (*below, "vecrl.gym_interface", "vecrl.imports", "vecrl.seeding")
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
@@ -347,7 +347,7 @@ def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
     base = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.validation")
     below = (*base, "vecrl.simulators.gymnasium.make", "vecrl.simulators.registry", "vecrl.vector.factory")
-    below = (*below, "vecrl.simulators.roboschool", "vecrl.gym_interface")
+    below = (*below, "vecrl.simulators.roboschool", "vecrl.gym_interface", "vecrl.imports")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):
         name = f"classic/{path.name}"
@@ -446,6 +446,7 @@ def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
 def test_record_imports_environments_and_atomic_files_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg", "matplotlib"}
     modules = ("vecrl.record", "vecrl.envs", "vecrl.specs", "vecrl.snapshot.atomic_write", "vecrl.errors")
+    modules = (*modules, "vecrl.imports")
     assert _disallowed_imports("record", modules, libraries) == []
 
 

@@ -6,6 +6,10 @@ environments.
 
 from __future__ import annotations
 
+from .imports import require_extra
+
+require_extra("tensordict", __name__)
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from .errors import VersionError
 
+_MODULES = {"torch": "torch", "tensordict": "tensordict", "cli": "typer"}  # what each of these extras installs
+
 
 def import_library(module: str, hint: str) -> Any:
     """Imports and returns a module.
@@ -21,4 +23,19 @@ def import_library(module: str, hint: str) -> Any:
     try:
         return import_module(module)
     except (ImportError, TypeError) as error:  # protobuf raises a TypeError if generated code is too old for it
-        raise VersionError(f"{hint} ({error})") from error
+        raise VersionError(f"{hint} ({error})", name=module) from error
+
+
+def require_extra(extra: str, user: str) -> None:
+    """Imports what an extra of vecrl installs: "torch", "tensordict" or "cli".
+
+    Args:
+        extra: the extra.
+        user: what needs it, for the message.
+
+    Raises:
+        VersionError: (an ImportError) it is not installed.
+    """
+    import_library(
+        _MODULES[extra], f'Expected the extra "{extra}" for {user}, got none. Install it: pip install "vecrl[{extra}]"'
+    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vecrl.errors import SpaceError
-from vecrl.validation import normalize_device
+from vecrl.validation import parse_device
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ class RunningStats:
         self.min_variance = float(min_variance)
         self.clip = bounds_of(clip)
         self.decay = float(decay)
-        self.device = None if device is None else _torch().device(normalize_device(device))
+        self.device = None if device is None else parse_device(device)
         self.training = True
         self.reset()
 

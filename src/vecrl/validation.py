@@ -1,7 +1,4 @@
-"""Checks of arguments that recur in constructors, so that the same mistake gets the same message everywhere.
-
-This module must import nothing of vecrl except `errors`.
-"""
+"""Checks of arguments that recur in constructors, so that the same mistake gets the same message everywhere."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import SpaceError
+from .imports import require_extra
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +30,12 @@ def parse_device(device: torch.device | str | int) -> torch.device:
 
     Raises:
         SpaceError: there is no such kind of device.
+        VersionError: torch is not installed.
 
     >>> parse_device("cpu:0")
     device(type='cpu')
     """
+    require_extra("torch", "devices")
     import torch
 
     try:

@@ -6,6 +6,7 @@ The conversions from and to TensorDicts are imported at the first access; the re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..imports import require_extra
 from .base import BaseEnv
 from .config import Config
 from .gym import GymEnv
@@ -19,5 +20,6 @@ __all__ = ["BaseEnv", "Config", "GymEnv", "RoboschoolEnv", "from_classic", "to_c
 
 def __getattr__(name: str) -> object:
     if name in ("from_classic", "to_classic"):
+        require_extra("tensordict", f"{__name__}.{name}")
         return getattr(import_module(".conversions", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,9 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike
 
 from ..gym_interface import raise_explained, read_reset
+from ..imports import require_extra
 from ..simulators.gymnasium.make import as_gymnasium, make
-from ..simulators.registry import SEPARATOR, check_env_name, find_entry
+from ..simulators.registry import SEPARATOR, check_env_name, explained_arguments, find_entry
 from ..validation import check_seed
 from .base import BaseEnv, Step
 from .config import Config
@@ -98,6 +99,11 @@ class GymEnv(BaseEnv):
     def _make_env(self) -> Any:
         if SEPARATOR not in self.env_name:
             return make(self._id(), self._library, **self._make_kwargs)
+        entry, name = find_entry(self.env_name)
+        if entry.env_fn is not None:
+            with explained_arguments(self.env_name, self._make_kwargs):
+                return entry.env_fn(name, **self._make_kwargs)()
+        require_extra("torch", self.env_name)
         from ..vector.factory import make_single_env
 
         return make_single_env(self.env_name, **self._make_kwargs)

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..imports import require_extra
+
 HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}  # rendering without a screen
 
 
@@ -21,9 +23,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if argv is None and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
         del sys.path[0]  # added by `python -m`: a command runs no files of the folder in which it is called
     try:
-        from .app import app
+        require_extra("cli", "the command line")
     except ImportError as error:
-        sys.exit(f'{error}. The command line needs its extra: pip install "vecrl[cli]"')
+        sys.exit(str(error))
+    from .app import app
+
     if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
         for name, value in HEADLESS.items():
             os.environ.setdefault(name, value)

@@ -3,6 +3,10 @@
 Wrappers of other libraries are imported on first use.
 """
 
+from ..imports import require_extra
+
+require_extra("tensordict", __name__)
+
 from typing import TYPE_CHECKING, Any
 
 from . import aliases, transforms

@@ -5,6 +5,10 @@ policy.set_parameters(torch.randn(256, policy.parameter_length))
 actions = policy(observations)          # [256, 4] -> [256, 2], one network per row
 """
 
+from ..imports import require_extra
+
+require_extra("torch", __name__)
+
 from ..errors import NetParsingError
 from .batched_kernels import batched_forward, register_batched
 from .evaluation.settings import AliveBonus, alive_bonus

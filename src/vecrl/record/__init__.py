@@ -1,5 +1,9 @@
 """Recorders, which are transforms that write what passes through an environment, and loggers."""
 
+from ..imports import require_extra
+
+require_extra("tensordict", __name__)
+
 from ..envs.aliases import lazy_names
 from .loggers import (
     CSVLogger,

@@ -5,12 +5,13 @@ A simulator is imported when one of its functions is called. This module must no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Signature, signature
 from typing import Any
 
+from ..imports import require_extra
 from .registry import keep_own_entries, register
 
 
@@ -21,13 +22,20 @@ class _LazyFunction:
     module: str
     name: str
     options: Mapping[str, object]
+    needs_torch: bool = False
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        return getattr(import_module(self.module, __package__), self.name)(*args, **self.options, **kwargs)
+        return self._function(*args, **self.options, **kwargs)
 
     @property
     def __signature__(self) -> Signature:
-        return signature(getattr(import_module(self.module, __package__), self.name))
+        return signature(self._function)
+
+    @property
+    def _function(self) -> Callable[..., object]:
+        if self.needs_torch:
+            require_extra("torch", f"{__package__}{self.module}")
+        return getattr(import_module(self.module, __package__), self.name)
 
 
 def _single(module: str, **options: object) -> dict[str, Any]:
@@ -36,8 +44,8 @@ def _single(module: str, **options: object) -> dict[str, Any]:
 
 
 def _batched(module: str, **options: object) -> dict[str, Any]:
-    """Returns `make_batch` and `names` of an entry: functions of a module, called with `options` too."""
-    return {function: _LazyFunction(module, function, options) for function in ("make_batch", "names")}
+    """Returns `make_batch` and `names` of an entry: functions of a module that needs torch, called with `options`."""
+    return {function: _LazyFunction(module, function, options, True) for function in ("make_batch", "names")}
 
 
 _ISAAC_LIMITS = {
@@ -75,6 +83,7 @@ register(
 register(
     "native",
     summary="vecrl's own tasks, as tensors on any device",
+    extra="torch",
     example="CartPole-v1",
     env_class="native:NativeEnv",
     **_batched(".native"),

@@ -4,6 +4,10 @@ A spec declares shape, dtype, device and domain of a tensor (or another value). 
 them, and converts them from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
 """
 
+from ..imports import require_extra
+
+require_extra("tensordict", __name__)
+
 from .base import TensorSpec
 from .choices import Binary, BoxList, Categorical, CategoricalBox, MultiCategorical, MultiOneHot, OneHot
 from .composite import Composite

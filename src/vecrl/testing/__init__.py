@@ -17,6 +17,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..imports import require_extra
+
 if TYPE_CHECKING:
     from .backends import BackendConformance
     from .batch_simulators import BatchSimulatorConformance
@@ -33,6 +35,7 @@ _MODULES = {
     "SimulatorConformance": "simulators",
     "TransformConformance": "transforms",
 }
+_WITHOUT_EXTRA = {"backends", "simulators"}
 
 __all__ = [
     "BackendConformance",
@@ -52,4 +55,6 @@ if "pytest" in sys.modules:  # pytest shows the values in assertions of the modu
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _MODULES[name] not in _WITHOUT_EXTRA:
+        require_extra("tensordict", f"{__name__}.{name}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.backends.worker_options import RayOptions
 from ..engine.transition import AutoresetMode
+from ..imports import require_extra
 from ..simulators.availability import available
 from ..simulators.registry import Entry, find_entry, known_prefixes, register, unregister
 from .async_env import AsyncVectorEnv
@@ -66,6 +67,7 @@ _MODULE_OF = {name: module for module, names in _MODULE_EXPORTS.items() for name
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_extra("torch", f"{__name__}.{name}")
     return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 

@@ -5,6 +5,10 @@ Physics runs on threads, so no worker processes are needed; see `docs/mujoco.md`
 
 from __future__ import annotations
 
+from ...imports import require_extra
+
+require_extra("torch", __name__)
+
 from typing import Any
 
 import torch

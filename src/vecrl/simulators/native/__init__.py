@@ -5,6 +5,10 @@ They run on the device of the policy, so nothing is copied, and thousands of row
 
 from __future__ import annotations
 
+from ...imports import require_extra
+
+require_extra("torch", __name__)
+
 from functools import partial
 from typing import Any
 
