@@ -39,7 +39,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vecrl-tests
 
 # Tests without a mark of a group that has an environment of its own.
 NO_GROUP := not brax_v1 and not ray and not loggers and not vision and not language and not simulators \
-	and not unity and not genesis and not old_pythons and not peers
+	and not unity and not genesis and not old_pythons and not peers and not packages
 
 # One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1

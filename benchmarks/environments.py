@@ -32,7 +32,7 @@ ENVIRONMENTS = {
     "main": Environment((), ("vecrl", "gymnasium", "torch", "numpy", "mujoco")),
     "sb3": Environment(
         (
-            ("-e", str(ROOT)),
+            ("-e", f"{ROOT}[tensordict]"),
             ("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),
         ),
         ("vecrl", "stable-baselines3", "gymnasium", "numpy", "mujoco"),
@@ -46,7 +46,15 @@ ENVIRONMENTS = {
         ("evotorch", "gymnasium", "numpy", "torch", "ray"),
     ),
     "ray": Environment(
-        ((*("-e", f"{ROOT}[ray]"), "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "ray==2.60.0", "torch"),),
+        (
+            (
+                *("-e", f"{ROOT}[ray,tensordict]"),
+                "gymnasium[classic-control]==1.4.0",
+                "numpy==2.4.6",
+                "ray==2.60.0",
+                "torch",
+            ),
+        ),
         ("vecrl", "ray", "gymnasium", "numpy"),
     ),
     "torchrl": Environment(
@@ -62,7 +70,7 @@ ENVIRONMENTS = {
     ),
     "simulators": Environment(
         (
-            ("-e", f"{ROOT}[dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool]"),
+            ("-e", f"{ROOT}[tensordict,dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool]"),
             ("--no-deps", "torchrl==0.14.1"),
         ),
         ("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax", "envpool"),
