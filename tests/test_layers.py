@@ -410,9 +410,6 @@ ENV_LIBRARIES = {
     "gym": {"gymnasium"},
     "meltingpot": {"meltingpot"},
     "jax_env": {"jax"},
-    "mo_gym": {"mo_gymnasium", "gymnasium"},
-    "procgen": {"gymnasium"},
-    "safety_gymnasium": {"gymnasium"},
     "pettingzoo": {"pettingzoo"},
 }
 

@@ -170,7 +170,7 @@ def test_rewards_of_several_objectives_are_summed():
     assert isinstance(reward, float)
     assert reward == info["vector_reward"].sum()
     assert info["vector_reward"].shape == (2,)
-    assert find_entry("mo::minecart-v0")[0].env_class == "mo_gym:MOGymEnv"
+    assert find_entry("mo::minecart-v0")[0].env_class == "gym_libraries:MOGymEnv"
     rows = MOGymEnv("minecart-v0", num_envs=2)
     check_env_specs(rows)
     assert rows.rollout(3)["next", "reward"].shape == (2, 3, 3)

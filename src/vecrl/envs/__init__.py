@@ -46,19 +46,17 @@ if TYPE_CHECKING:
     from .libs.dm_control import DMControlEnv, DMControlWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
-    from .libs.habitat import HabitatEnv
+    from .libs.gym_libraries import HabitatEnv, MOGymEnv, MOGymWrapper, RoboHiveEnv
     from .libs.isaac_lab import IsaacLabWrapper
     from .libs.isaacgym import IsaacGymEnv, IsaacGymWrapper
     from .libs.jumanji import JumanjiEnv, JumanjiWrapper
     from .libs.make_env import env_maker, make_env
     from .libs.meltingpot import MeltingpotEnv, MeltingpotWrapper
-    from .libs.mo_gym import MOGymEnv, MOGymWrapper
     from .libs.native import NativeEnv
     from .libs.openml import OpenMLEnv
     from .libs.openspiel import OpenSpielEnv, OpenSpielWrapper
     from .libs.pettingzoo import PettingZooEnv, PettingZooWrapper
     from .libs.playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
-    from .libs.robohive import RoboHiveEnv
     from .libs.simulator_env import SimulatorEnv
     from .libs.smacv2 import SMACv2Env, SMACv2Wrapper
     from .libs.unity_mlagents import UnityMLAgentsEnv, UnityMLAgentsWrapper

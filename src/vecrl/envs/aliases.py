@@ -22,21 +22,20 @@ LIBRARIES = {
     "dm_control": ("DMControlEnv", "DMControlWrapper"),
     "envpool": ("MultiThreadedEnv", "MultiThreadedEnvWrapper"),
     "gym": ("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"),
-    "habitat": ("HabitatEnv",),
+    "gym_libraries": (
+        *("HabitatEnv", "MOGymEnv", "MOGymWrapper", "ProcgenEnv", "ProcgenWrapper", "RoboHiveEnv"),
+        *("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"),
+    ),
     "isaac_lab": ("IsaacLabWrapper",),
     "isaacgym": ("IsaacGymEnv", "IsaacGymWrapper"),
     "jumanji": ("JumanjiEnv", "JumanjiWrapper"),
     "make_env": ("env_maker", "make_env"),
     "meltingpot": ("MeltingpotEnv", "MeltingpotWrapper"),
-    "mo_gym": ("MOGymEnv", "MOGymWrapper"),
     "native": ("NativeEnv",),
     "openml": ("OpenMLEnv",),
     "openspiel": ("OpenSpielEnv", "OpenSpielWrapper"),
     "pettingzoo": ("PettingZooEnv", "PettingZooWrapper"),
     "playground": ("MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"),
-    "procgen": ("ProcgenEnv", "ProcgenWrapper"),
-    "robohive": ("RoboHiveEnv",),
-    "safety_gymnasium": ("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"),
     "simulator_env": ("SimulatorEnv",),
     "smacv2": ("SMACv2Env", "SMACv2Wrapper"),
     "unity_mlagents": ("UnityMLAgentsEnv", "UnityMLAgentsWrapper"),
@@ -60,8 +59,9 @@ _PATHS = {
         envs.custom.mujoco.walker envs.custom.tictactoeenv envs.custom.vla
         """,
     "vecrl.envs.libs": """
-        envs.libs.craftground envs.libs.genesis envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero
-        envs.libs.mjlab envs.libs.mujoco_playground envs.libs.utils
+        envs.libs.craftground envs.libs.genesis envs.libs.habitat envs.libs.jax_utils envs.libs.lbforaging
+        envs.libs.libero envs.libs.mjlab envs.libs.mujoco_playground envs.libs.procgen envs.libs.robohive
+        envs.libs.safety_gymnasium envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",
     "vecrl.envs.transforms": """
@@ -80,8 +80,8 @@ MODULES = {f"vecrl.{path}": source for source, paths in _PATHS.items() for path 
 NAMES: dict[str, dict[str, str]] = {
     "vecrl.envs.batched_envs": {"BatchedEnvBase": "vecrl.envs.batched.BatchedEnv"},
     "vecrl.envs.libs.gym": {
-        "MOGymEnv": "vecrl.envs.libs.mo_gym.MOGymEnv",
-        "MOGymWrapper": "vecrl.envs.libs.mo_gym.MOGymWrapper",
+        "MOGymEnv": "vecrl.envs.libs.gym_libraries.MOGymEnv",
+        "MOGymWrapper": "vecrl.envs.libs.gym_libraries.MOGymWrapper",
         "_gym_to_torchrl_spec_transform": "vecrl.envs.libs.gym_spaces.gym_to_spec",
         "_torchrl_to_gym_spec_transform": "vecrl.envs.libs.gym_spaces.spec_to_gym",
     },

@@ -217,7 +217,7 @@ register(
     "safety",
     summary="Safety-Gymnasium on Python 3.10 (VECRL_PYTHON_SAFETY), with the cost in the info",
     example="SafetyPointGoal1-v0",
-    env_class="safety_gymnasium:SafetyGymnasiumEnv",
+    env_class="gym_libraries:SafetyGymnasiumEnv",
     limits={"states": "the environment is on another Python interpreter"},
     **_single(".safety"),
 )
@@ -299,7 +299,7 @@ register(
     summary="mo-gymnasium, with the sum of the objectives as reward",
     extra="mo-gym",
     example="deep-sea-treasure-v0",
-    env_class="mo_gym:MOGymEnv",
+    env_class="gym_libraries:MOGymEnv",
     requires=["mo_gymnasium"],
     **_single(".gymnasium.libraries", library="mo"),
 )
@@ -340,13 +340,13 @@ register(
 register(
     "habitat",
     summary="Habitat's tasks, which habitat-lab registers with gym",
-    env_class="habitat:HabitatEnv",
+    env_class="gym_libraries:HabitatEnv",
     **_single(".gymnasium.libraries", library="habitat"),
 )
 register(
     "robohive",
     summary="RoboHive's tasks",
-    env_class="robohive:RoboHiveEnv",
+    env_class="gym_libraries:RoboHiveEnv",
     **_single(".gymnasium.libraries", library="robohive"),
 )
 register(
@@ -370,7 +370,7 @@ register(
     summary="Procgen's games",
     extra="procgen",
     example="coinrun",
-    env_class="procgen:ProcgenEnv",
+    env_class="gym_libraries:ProcgenEnv",
     requires=["procgen", "gym3"],
     limits={"final observation": "Procgen begins the next episode in the step that ends one"},
     **_single(".procgen"),
