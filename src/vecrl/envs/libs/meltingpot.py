@@ -9,8 +9,9 @@ import torch
 from ...simulators.meltingpot import SubstrateAgents, build, names
 from ..library_env import pop_env_arguments
 from ..marl_groups import MarlGroupMapType
+from .grouped_agents import GroupMap
 from .gym_backends import AvailableEnvs
-from .parallel_agents import GroupMap, ParallelAgentsEnv
+from .parallel_agents import ParallelAgentsEnv
 
 
 class MeltingpotWrapper(ParallelAgentsEnv):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 
 from ...errors import SpaceError
 from ...simulators.openspiel import (
@@ -22,10 +20,9 @@ from ...simulators.openspiel import (
 )
 from ...specs import Categorical, Composite, NonTensor, OneHot, TensorSpec, Unbounded
 from ..base import EnvBase
-from ..marl_groups import MarlGroupMapType, check_marl_grouping
+from ..marl_groups import MarlGroupMapType
+from .grouped_agents import GroupedEntries, GroupMap, make_group_map, to_choices
 from .gym_backends import AvailableEnvs
-
-GroupMap = MarlGroupMapType | Mapping[str, Sequence[str]]
 
 
 class OpenSpielWrapper(EnvBase):
@@ -66,7 +63,7 @@ class OpenSpielWrapper(EnvBase):
     libname = "openspiel"
     returns_new_tensors = True
     available_envs: Any = AvailableEnvs(game_names)
-    excluded_from_state = ("_masked_state",)
+    excluded_from_state = ("_masked_state", "_observations", "_actions")
     _masked_state: tuple[Any, int] = (None, 0)  # the state and the number of moves that the masks belong to
 
     def __init__(
@@ -87,10 +84,7 @@ class OpenSpielWrapper(EnvBase):
         self.categorical_actions, self.return_state = categorical_actions, return_state
         self.agent_names = [f"player_{player}" for player in range(self.play.game.num_players())]
         self._tensors = provided_tensors(self.play.game)
-        if isinstance(group_map, MarlGroupMapType):
-            group_map = group_map.get_group_map(self.agent_names)
-        check_marl_grouping(group_map, self.agent_names)
-        self.group_map = {group: list(agents) for group, agents in group_map.items()}
+        self.group_map = make_group_map(group_map, self.agent_names)
         self._players = {
             group: [self.agent_names.index(agent) for agent in agents] for group, agents in self.group_map.items()
         }
@@ -100,27 +94,26 @@ class OpenSpielWrapper(EnvBase):
     def _set_specs(self) -> None:
         game, device = self.play.game, self.device
         num_moves = game.num_distinct_actions()
-        observed: dict[str, TensorSpec] = {}
-        actions, rewards = dict[str, TensorSpec](), dict[str, TensorSpec]()
-        for group, players in self._players.items():
-            k = len(players)
-            tensors = {
-                kind: Unbounded((k, *tensor_shape(game, kind)), device=device, dtype=torch.float32)
-                for kind in self._tensors
-            }
-            if tensors:
-                observed[group] = Composite(tensors, shape=(k,))
-            if self.categorical_actions:
-                action: TensorSpec = Categorical(num_moves, (k,), device=device, dtype=torch.int64)
-            else:
-                action = OneHot(num_moves, (k, num_moves), device=device, dtype=torch.int64)
-            actions[group] = Composite(action=action, shape=(k,))
-            rewards[group] = Composite(reward=Unbounded((k, 1), device=device), shape=(k,))
+        tensors = Composite(
+            {kind: Unbounded(tensor_shape(game, kind), device, torch.float32) for kind in self._tensors}
+        )
+        action: TensorSpec = (
+            Categorical(num_moves, (), device, torch.int64)
+            if self.categorical_actions
+            else OneHot(num_moves, (num_moves,), device, torch.int64)
+        )
+
+        def grouped(entries: Composite) -> GroupedEntries:
+            return GroupedEntries(self.group_map, dict.fromkeys(self.agent_names, entries))
+
+        self._observations, self._actions = grouped(tensors), grouped(Composite(action=action))
+        observed = dict(self._observations.spec.items()) if self._tensors else {}
         observed["current_player"] = Unbounded((), device=device, dtype=torch.int32)
         if self.return_state:
             observed["state"] = NonTensor((), example_data="", device=device)
         self.observation_spec = Composite(observed)
-        self.action_spec, self.reward_spec = Composite(actions), Composite(rewards)
+        self.action_spec = self._actions.spec
+        self.reward_spec = grouped(Composite(reward=Unbounded((1,), device=device))).spec
         flag = Categorical(2, (1,), dtype=torch.bool, device=device)
         self.full_done_spec = Composite(done=flag.clone(), terminated=flag.clone())
 
@@ -154,23 +147,17 @@ class OpenSpielWrapper(EnvBase):
 
     def _moves(self, tensordict: TensorDictBase) -> list[int]:
         """Returns the index of the move of each player."""
-        moves = [0] * len(self.agent_names)
-        for group, players in self._players.items():
-            action: Tensor = tensordict.get((group, "action"))
-            indices = action if self.categorical_actions else action.to(torch.uint8).argmax(-1)
-            for player, move in zip(players, indices.tolist(), strict=True):
-                moves[player] = move
-        return moves
+        actions = self._actions.decode(tensordict, "action", to_choices)
+        return [int(actions[agent]) for agent in self.agent_names]
 
     def _observe(self) -> dict[str, Any]:
         """Returns the observations of all players, after an update of the masks of legal moves."""
         play, entries = self.play, dict[str, Any]()
         self._update_masks()
-        for group, players in self._players.items():
-            tensors = {kind: np.stack([play.tensor(kind, player) for player in players]) for kind in self._tensors}
-            if tensors:
-                values = {kind: torch.from_numpy(value) for kind, value in tensors.items()}
-                entries[group] = TensorDict(values, [len(players)], device=self.device)
+        if self._tensors:
+            agents = enumerate(self.agent_names)
+            tensors = {name: {kind: play.tensor(kind, i) for kind in self._tensors} for i, name in agents}
+            entries.update(self._observations.encode(tensors))
         entries["current_player"] = torch.tensor(play.state.current_player(), dtype=torch.int32)
         if self.return_state:
             entries["state"] = play.state.serialize()

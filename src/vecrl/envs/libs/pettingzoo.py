@@ -8,8 +8,9 @@ from ...simulators.agents import TurnBasedAgents
 from ...simulators.pettingzoo import acts_in_turns, make, names
 from ..library_env import pop_env_arguments
 from ..marl_groups import MarlGroupMapType
+from .grouped_agents import GroupMap
 from .gym_backends import AvailableEnvs
-from .parallel_agents import GroupMap, ParallelAgentsEnv
+from .parallel_agents import ParallelAgentsEnv
 
 
 class PettingZooWrapper(ParallelAgentsEnv):

@@ -10,6 +10,7 @@ import torch
 from ...simulators.agents import ByAgent
 from ...simulators.smacv2 import SmacAgents, names, start_agents
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
+from ..library_env import pop_env_arguments
 from .gym_backends import AvailableEnvs
 from .parallel_agents import ParallelAgentsEnv
 
@@ -86,8 +87,6 @@ class SMACv2Env(SMACv2Wrapper):
         VersionError: smacv2 is not installed.
     """
 
-    _BASE_ARGUMENTS = ("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked")
-
     def __init__(
         self,
         map_name: str,
@@ -96,6 +95,6 @@ class SMACv2Env(SMACv2Wrapper):
         categorical_actions: bool = True,
         **kwargs: Any,
     ):
-        base_kwargs = {name: kwargs.pop(name) for name in self._BASE_ARGUMENTS if name in kwargs}
+        base_kwargs = pop_env_arguments(kwargs)
         agents = start_agents(map_name, capability_config, seed=seed, **kwargs)
         self._set_up(agents, categorical_actions, base_kwargs)

@@ -18,9 +18,9 @@ from ...simulators.unity import ACTION_MASK, CONTINUOUS, DISCRETE, UnityAgents, 
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ..keys import FLAGS
-from ..library_env import LibraryEnv
+from ..library_env import LibraryEnv, pop_env_arguments
+from .grouped_agents import GroupMap, make_group_map
 from .gym_backends import AvailableEnvs
-from .parallel_agents import GroupMap, make_group_map
 
 
 class UnityMLAgentsWrapper(LibraryEnv):
@@ -205,7 +205,6 @@ class UnityMLAgentsEnv(UnityMLAgentsWrapper):
     """
 
     available_envs: Any = AvailableEnvs(list)  # builds have paths, no names
-    _BASE_ARGUMENTS = ("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked")
 
     def __init__(
         self,
@@ -218,8 +217,7 @@ class UnityMLAgentsEnv(UnityMLAgentsWrapper):
     ):
         if file_name is not None and registered_name is not None:
             raise ValueError(f"Expected file_name or registered_name, got both: {file_name!r}, {registered_name!r}.")
-        base_kwargs = {name: kwargs.pop(name) for name in self._BASE_ARGUMENTS if name in kwargs}
-        super(UnityMLAgentsWrapper, self).__init__(**{"allow_done_after_reset": True, **base_kwargs})
+        super(UnityMLAgentsWrapper, self).__init__(**{"allow_done_after_reset": True, **pop_env_arguments(kwargs)})
         player_module()
         name = registered_name or file_name
         agents = start_agents(name, registered=registered_name is not None, **kwargs)

@@ -5,28 +5,25 @@ The simulator makes resets of some rows, random streams and states; this module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase, lazy_stack
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.vmas import VmasSimulator, make_batch, names
-from ...specs import Categorical, Composite, MultiOneHot, OneHot, TensorSpec, Unbounded
+from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
-from ...specs.stacked import stack_specs
 from ...validation import parse_count
 from ...vector.checked_simulator import restore_other_rows
 from ..base import EnvBase
-from ..marl_groups import MarlGroupMapType, check_marl_grouping
+from ..library_env import pop_env_arguments
 from ..row_masks import reduce_to_rows
+from .grouped_agents import GroupedEntries, GroupMap, make_group_map, to_choices
 from .gym_backends import AvailableEnvs
-
-GroupMap = MarlGroupMapType | Mapping[str, Sequence[str]] | None
-ENV_OPTIONS = "batch_size", "device", "run_type_checks", "allow_done_after_reset"
 
 
 class VmasWrapper(EnvBase):
@@ -62,6 +59,7 @@ class VmasWrapper(EnvBase):
     """
 
     libname = "vmas"
+    excluded_from_state = ("_observations", "_actions")
     available_envs: Any = AvailableEnvs(names)
 
     def __init__(self, env: Any = None, categorical_actions: bool = True, group_map: GroupMap = None, **kwargs: Any):
@@ -78,7 +76,7 @@ class VmasWrapper(EnvBase):
         EnvBase.__init__(self, **{**kwargs, "batch_size": shape})
         self.simulator = simulator
         self.categorical_actions = categorical_actions
-        self.group_map = _group_map(group_map, self.agent_names)
+        self.group_map = make_group_map(group_map, self.agent_names, _groups_by_type)
         self._set_specs()
 
     def _set_specs(self) -> None:
@@ -87,32 +85,26 @@ class VmasWrapper(EnvBase):
         action_specs: Any = spec_from_gym(
             simulator.action_space, device=device, categorical=self.categorical_actions, dtype=torch.int64
         )
-        self._one_hot = {agent: spec for agent, spec in action_specs.items() if isinstance(spec, OneHot | MultiOneHot)}
         infos = simulator.read_infos()
         observed = {agent: {"observation": obs_specs[agent]} for agent in self.agent_names}
         for agent, info in infos.items():
             if info:
                 observed[agent]["info"] = Composite(_info_specs(info, device))
-        actions = {agent: {"action": action_specs[agent]} for agent in self.agent_names}
-        rewards = {agent: {"reward": Unbounded((1,), device=device)} for agent in self.agent_names}
-        self.het_specs_map: dict[str, bool] = {
-            group: any(specs[agent] != specs[agents[0]] for specs in (observed, actions) for agent in agents)
-            for group, agents in self.group_map.items()
-        }
-        self.observation_spec, self.action_spec, self.reward_spec = map(self._stacked, (observed, actions, rewards))
         n = self.batch_size[0]
+        specs = {agent: (Composite(observed[agent]), Composite(action=action_specs[agent])) for agent in observed}
+        self.het_specs_map: dict[str, bool] = {
+            group: any(specs[agent] != specs[agents[0]] for agent in agents) for group, agents in self.group_map.items()
+        }
+        lazy = [group for group, is_lazy in self.het_specs_map.items() if is_lazy]
+        self._observations, self._actions = (
+            GroupedEntries(self.group_map, {agent: pair[i] for agent, pair in specs.items()}, [n], lazy) for i in (0, 1)
+        )
+        reward = Composite(reward=Unbounded((1,), device=device))
+        self.observation_spec, self.action_spec = self._observations.spec, self._actions.spec
+        self.reward_spec = GroupedEntries(self.group_map, dict.fromkeys(observed, reward), [n]).spec
         flag = Categorical(2, (n, 1), dtype=torch.bool, device=device)
         flags = ["done", "terminated", *["truncated"] * bool(simulator.env.terminated_truncated)]
         self.full_done_spec = Composite({name: flag.clone() for name in flags}, shape=(n,))
-
-    def _stacked(self, specs: Mapping[str, Mapping[str, TensorSpec]]) -> Composite:
-        """Returns the specs of all groups, from those of each agent by its name."""
-        n = self.batch_size[0]
-        stacks = {
-            group: stack_specs([Composite(dict(specs[agent])).expand(n) for agent in agents], 1)
-            for group, agents in self.group_map.items()
-        }
-        return Composite(stacks, shape=(n,))
 
     # -- resets and steps
 
@@ -121,48 +113,23 @@ class VmasWrapper(EnvBase):
         if mask is None:
             mask = torch.ones(self.batch_size, dtype=torch.bool)
         obs = self.simulator.reset_where(reduce_to_rows(mask, self.batch_size))
-        infos = self.simulator.read_infos()
-        return self._tensordict({agent: _entries(obs[agent], infos[agent]) for agent in self.agent_names})
+        return self._tensordict(obs, self.simulator.read_infos())
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        step = self.simulator.step_agents(dict(self._actions(tensordict)))
-        entries = {
-            agent: {**_entries(step.obs[agent], step.infos[agent]), "reward": step.rewards[agent].unsqueeze(-1)}
-            for agent in self.agent_names
-        }
-        flags = {"terminated": step.terminated.unsqueeze(-1)}
+        step = self.simulator.step_agents(self._actions.decode(tensordict, "action", to_choices))
+        data = self._tensordict(step.obs, step.infos)
+        for group, agents in self.group_map.items():
+            rewards = torch.stack([step.rewards[agent] for agent in agents], 1)
+            data.get(group).set("reward", rewards.unsqueeze(-1))
+        data.set("terminated", step.terminated.unsqueeze(-1))
         if self.simulator.env.terminated_truncated:
-            flags["truncated"] = step.truncated.unsqueeze(-1)
-        return self._tensordict(entries, **flags)
+            data.set("truncated", step.truncated.unsqueeze(-1))
+        return data
 
-    def _actions(self, tensordict: TensorDictBase) -> Iterator[tuple[str, Tensor]]:
-        """Yields the name and the action of each agent."""
-        for group, agents in self.group_map.items():
-            group_td: Any = tensordict.get(group)
-            if self.het_specs_map[group]:
-                actions = [agent_td.get("action") for agent_td in group_td.unbind(1)]
-            else:
-                actions = group_td.get("action").unbind(1)
-            for agent, action in zip(agents, actions, strict=True):
-                one_hot = self._one_hot.get(agent)
-                yield agent, action if one_hot is None else one_hot.to_categorical(action)
-
-    def _tensordict(self, entries: Mapping[str, Mapping[str, Any]], **flags: Tensor) -> TensorDict:
-        """Returns a TensorDict of all groups.
-
-        Args:
-            entries: the entries of each agent, by its name.
-            flags: done flags.
-        """
-        n = self.batch_size[0]
-        groups: dict[str, Any] = {}
-        for group, agents in self.group_map.items():
-            rows = [entries[agent] for agent in agents]
-            if self.het_specs_map[group]:
-                groups[group] = lazy_stack([TensorDict(row, [n], device=self.device) for row in rows], 1)
-            else:
-                groups[group] = TensorDict(_stack(rows), [n, len(agents)], device=self.device)
-        return TensorDict({**groups, **flags}, [n], device=self.device)
+    def _tensordict(self, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
+        """Returns the entries of all groups from the observation and the infos of each agent."""
+        groups = self._observations.encode({agent: _entries(obs[agent], infos[agent]) for agent in self.agent_names})
+        return TensorDict(groups, self.batch_size, device=self.device)
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         state_before = self.simulator.get_state()
@@ -256,7 +223,7 @@ class VmasEnv(VmasWrapper):
         **kwargs: Any,
     ):
         num_envs = parse_count("num_envs", num_envs)
-        env_options = {name: kwargs.pop(name) for name in ENV_OPTIONS if name in kwargs}
+        env_options = pop_env_arguments(kwargs)
         make_options: dict[str, Any] = {
             "device": env_options.get("device"),
             "terminated_truncated": False,
@@ -277,16 +244,7 @@ class VmasEnv(VmasWrapper):
             self.set_seed(seed)
 
 
-def _group_map(group_map: GroupMap, agent_names: list[str]) -> dict[str, list[str]]:
-    if isinstance(group_map, MarlGroupMapType):
-        group_map = group_map.get_group_map(agent_names)
-    if group_map is None:
-        group_map = _groups_by_type(agent_names)
-    check_marl_grouping(group_map, agent_names)
-    return {group: list(agents) for group, agents in group_map.items()}
-
-
-def _groups_by_type(agent_names: list[str]) -> dict[str, list[str]]:
+def _groups_by_type(agent_names: Sequence[str]) -> Mapping[str, Sequence[str]]:
     groups: dict[str, list[str]] = {}
     for name in agent_names:
         agent_type, _, number = name.rpartition("_")
@@ -315,10 +273,3 @@ def _info_specs(info: Mapping[str, Any], device: torch.device) -> dict[str, Tens
         else Unbounded(value.shape[1:], device=device, dtype=value.dtype)
         for key, value in _with_columns(info).items()
     }
-
-
-def _stack(rows: Sequence[Any]) -> Any:
-    """Stacks equal trees along the second dimension."""
-    if isinstance(rows[0], Mapping):
-        return {key: _stack([row[key] for row in rows]) for key in rows[0]}
-    return torch.stack(list(rows), 1)
