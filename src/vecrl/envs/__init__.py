@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
     from .libs.gym_libraries import HabitatEnv, MOGymEnv, MOGymWrapper, RoboHiveEnv
-    from .libs.isaac_lab import IsaacLabWrapper
-    from .libs.isaacgym import IsaacGymEnv, IsaacGymWrapper
+    from .libs.isaac import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper
     from .libs.jumanji import JumanjiEnv, JumanjiWrapper
     from .libs.make_env import env_maker, make_env
     from .libs.meltingpot import MeltingpotEnv, MeltingpotWrapper

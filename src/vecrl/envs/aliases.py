@@ -26,8 +26,7 @@ LIBRARIES = {
         *("HabitatEnv", "MOGymEnv", "MOGymWrapper", "ProcgenEnv", "ProcgenWrapper", "RoboHiveEnv"),
         *("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"),
     ),
-    "isaac_lab": ("IsaacLabWrapper",),
-    "isaacgym": ("IsaacGymEnv", "IsaacGymWrapper"),
+    "isaac": ("IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper"),
     "jumanji": ("JumanjiEnv", "JumanjiWrapper"),
     "make_env": ("env_maker", "make_env"),
     "meltingpot": ("MeltingpotEnv", "MeltingpotWrapper"),
@@ -59,9 +58,9 @@ _PATHS = {
         envs.custom.mujoco.walker envs.custom.tictactoeenv envs.custom.vla
         """,
     "vecrl.envs.libs": """
-        envs.libs.craftground envs.libs.genesis envs.libs.habitat envs.libs.jax_utils envs.libs.lbforaging
-        envs.libs.libero envs.libs.mjlab envs.libs.mujoco_playground envs.libs.procgen envs.libs.robohive
-        envs.libs.safety_gymnasium envs.libs.utils
+        envs.libs.craftground envs.libs.genesis envs.libs.habitat envs.libs.isaac_lab envs.libs.isaacgym
+        envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.mjlab envs.libs.mujoco_playground
+        envs.libs.procgen envs.libs.robohive envs.libs.safety_gymnasium envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",
     "vecrl.envs.transforms": """

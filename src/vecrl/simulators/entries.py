@@ -353,7 +353,7 @@ register(
     "isaacgym",
     summary="Isaac Gym's tasks, on a GPU",
     example="Ant",
-    env_class="isaacgym:IsaacGymEnv",
+    env_class="isaac:IsaacGymEnv",
     limits=_ISAAC_LIMITS,
     **_batched(".isaac", library="isaacgym"),
 )
@@ -361,7 +361,7 @@ register(
     "isaaclab",
     summary="Isaac Lab's environments, on a GPU",
     example="Isaac-Ant-v0",
-    env_class="isaac_lab:IsaacLabWrapper",
+    env_class="isaac:IsaacLabWrapper",
     limits=_ISAAC_LIMITS,
     **_batched(".isaac", library="isaaclab"),
 )
