@@ -408,9 +408,7 @@ ENV_LIBRARIES = {
     "dm_control": {"dm_control", "gymnasium"},
     "envpool": {"envpool", "gymnasium"},
     "gym": {"gymnasium"},
-    "meltingpot": {"meltingpot"},
     "jax_env": {"jax"},
-    "pettingzoo": {"pettingzoo"},
 }
 
 

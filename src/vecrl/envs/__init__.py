@@ -42,6 +42,14 @@ from .utils import (
 )
 
 if TYPE_CHECKING:
+    from .libs.agent_libraries import (
+        MeltingpotEnv,
+        MeltingpotWrapper,
+        PettingZooEnv,
+        PettingZooWrapper,
+        SMACv2Env,
+        SMACv2Wrapper,
+    )
     from .libs.brax import BraxEnv, BraxWrapper
     from .libs.dm_control import DMControlEnv, DMControlWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
@@ -50,14 +58,11 @@ if TYPE_CHECKING:
     from .libs.isaac import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper
     from .libs.jumanji import JumanjiEnv, JumanjiWrapper
     from .libs.make_env import env_maker, make_env
-    from .libs.meltingpot import MeltingpotEnv, MeltingpotWrapper
     from .libs.native import NativeEnv
     from .libs.openml import OpenMLEnv
     from .libs.openspiel import OpenSpielEnv, OpenSpielWrapper
-    from .libs.pettingzoo import PettingZooEnv, PettingZooWrapper
     from .libs.playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
     from .libs.simulator_env import SimulatorEnv
-    from .libs.smacv2 import SMACv2Env, SMACv2Wrapper
     from .libs.unity_mlagents import UnityMLAgentsEnv, UnityMLAgentsWrapper
     from .libs.vmas import VmasEnv, VmasWrapper
 

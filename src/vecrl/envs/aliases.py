@@ -18,6 +18,9 @@ from types import ModuleType
 from typing import Any
 
 LIBRARIES = {
+    "agent_libraries": (
+        *("MeltingpotEnv", "MeltingpotWrapper", "PettingZooEnv", "PettingZooWrapper", "SMACv2Env", "SMACv2Wrapper"),
+    ),
     "brax": ("BraxEnv", "BraxWrapper"),
     "dm_control": ("DMControlEnv", "DMControlWrapper"),
     "envpool": ("MultiThreadedEnv", "MultiThreadedEnvWrapper"),
@@ -29,14 +32,11 @@ LIBRARIES = {
     "isaac": ("IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper"),
     "jumanji": ("JumanjiEnv", "JumanjiWrapper"),
     "make_env": ("env_maker", "make_env"),
-    "meltingpot": ("MeltingpotEnv", "MeltingpotWrapper"),
     "native": ("NativeEnv",),
     "openml": ("OpenMLEnv",),
     "openspiel": ("OpenSpielEnv", "OpenSpielWrapper"),
-    "pettingzoo": ("PettingZooEnv", "PettingZooWrapper"),
     "playground": ("MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"),
     "simulator_env": ("SimulatorEnv",),
-    "smacv2": ("SMACv2Env", "SMACv2Wrapper"),
     "unity_mlagents": ("UnityMLAgentsEnv", "UnityMLAgentsWrapper"),
     "vmas": ("VmasEnv", "VmasWrapper"),
 }
@@ -59,8 +59,9 @@ _PATHS = {
         """,
     "vecrl.envs.libs": """
         envs.libs.craftground envs.libs.genesis envs.libs.habitat envs.libs.isaac_lab envs.libs.isaacgym
-        envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.mjlab envs.libs.mujoco_playground
-        envs.libs.procgen envs.libs.robohive envs.libs.safety_gymnasium envs.libs.utils
+        envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.meltingpot envs.libs.mjlab
+        envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
+        envs.libs.safety_gymnasium envs.libs.smacv2 envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",
     "vecrl.envs.transforms": """

@@ -129,7 +129,7 @@ register(
     summary="environments of several agents: PettingZoo's and mpe2's",
     extra="pettingzoo",
     example="mpe2/simple_spread_v3",
-    env_class="pettingzoo:PettingZooEnv",
+    env_class="agent_libraries:PettingZooEnv",
     requires=["pettingzoo"],
     **_single(".pettingzoo"),
 )
@@ -199,7 +199,7 @@ register(
     "smac",
     summary="battles of StarCraft II with SMACv2",
     example="3m",
-    env_class="smacv2:SMACv2Env",
+    env_class="agent_libraries:SMACv2Env",
     limits={"states": "the state is in StarCraft II, which does not send it"},
     **_single(".smacv2"),
 )
@@ -249,7 +249,7 @@ register(
     "meltingpot",
     summary="substrates of Melting Pot, stepped one after another",
     example="prisoners_dilemma_in_the_matrix__repeated",
-    env_class="meltingpot:MeltingpotEnv",
+    env_class="agent_libraries:MeltingpotEnv",
     limits={
         "seeds": "equal seeds give different episodes in Melting Pot itself",
         "states": "the state of a substrate is in Lua and cannot be copied",

@@ -107,7 +107,7 @@ class GroupedEntries:
             data: has the groups.
             key: the name of the entry.
             convert: a function of a spec and a value, which may have more dimensions than the spec in front.
-            agents: the agents whose values are returned; None for all.
+            agents: the agents to return values of; None for all.
         """
         values: dict[str, Any] = {}
         for group, members in self._group_map.items():
