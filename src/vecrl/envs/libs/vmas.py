@@ -19,14 +19,13 @@ from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...validation import parse_count
 from ...vector.checked_simulator import restore_other_rows
-from ..base import EnvBase
-from ..library_env import pop_env_arguments
+from ..library_env import LibraryEnv, pop_env_arguments
 from ..row_masks import reduce_to_rows
 from .grouped_agents import GroupedEntries, GroupMap, make_group_map, to_choices
 from .gym_backends import AvailableEnvs
 
 
-class VmasWrapper(EnvBase):
+class VmasWrapper(LibraryEnv):
     """A VMAS environment, with the batch size `(num_envs,)`.
 
     The agents of a group are stacked in the second dimension: entries of the group "agents" are "observation"
@@ -73,8 +72,8 @@ class VmasWrapper(EnvBase):
         shape = (simulator.num_envs,)
         if tuple(kwargs.setdefault("batch_size", shape)) not in ((), shape):
             raise SpaceError(f"Expected a batch size of {shape}, got {tuple(kwargs['batch_size'])}. Omit it.")
-        EnvBase.__init__(self, **{**kwargs, "batch_size": shape})
-        self.simulator = simulator
+        LibraryEnv.__init__(self, **{**kwargs, "batch_size": shape})
+        self.simulator = self._env = simulator
         self.categorical_actions = categorical_actions
         self.group_map = make_group_map(group_map, self.agent_names, _groups_by_type)
         self._set_specs()
@@ -155,15 +154,12 @@ class VmasWrapper(EnvBase):
         """Whether the agents of some group have unlike spaces."""
         return any(self.het_specs_map.values())
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name.startswith("_") or "simulator" not in self.__dict__ or hasattr(type(self), name):
-                raise
+    def _lookup_attribute(self, name: str) -> Any:
         return getattr(self.simulator.env, name)
 
-    def render(self, mode: str = "rgb_array", env_index: int = 0, **kwargs: Any) -> Any:
+    def render(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, mode: str = "rgb_array", env_index: int = 0, **kwargs: Any
+    ) -> Any:
         """Renders one row with VMAS's `render`: a frame `[height, width, 3]` uint8 in the mode "rgb_array"."""
         return self.simulator.env.render(mode=mode, env_index=env_index, **kwargs)
 
@@ -172,15 +168,6 @@ class VmasWrapper(EnvBase):
         super().to(device)
         self.simulator.to(torch.device(device))
         return self
-
-    def close(self, *, raise_if_closed: bool = False) -> None:
-        """Closes the environment and its renderer.
-
-        Args:
-            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
-        """
-        self.simulator.close()
-        super().close(raise_if_closed=raise_if_closed)
 
     def __repr__(self) -> str:
         scenario = f"scenario={self.scenario_name}, " if "scenario_name" in vars(self) else ""
