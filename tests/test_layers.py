@@ -405,7 +405,6 @@ SIMULATOR_LIBRARIES = {
 FOREIGN = {"foreign", "safety", "roboschool"}  # they have worker processes on other interpreters
 ENV_LIBRARIES = {
     "brax": {"brax", "jax"},
-    "dm_control": {"dm_control", "gymnasium"},
     "envpool": {"envpool", "gymnasium"},
     "gym": {"gymnasium"},
     "jax_env": {"jax"},

@@ -51,10 +51,9 @@ if TYPE_CHECKING:
         SMACv2Wrapper,
     )
     from .libs.brax import BraxEnv, BraxWrapper
-    from .libs.dm_control import DMControlEnv, DMControlWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
-    from .libs.gym_libraries import HabitatEnv, MOGymEnv, MOGymWrapper, RoboHiveEnv
+    from .libs.gym_libraries import DMControlEnv, DMControlWrapper, HabitatEnv, MOGymEnv, MOGymWrapper, RoboHiveEnv
     from .libs.isaac import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper
     from .libs.jumanji import JumanjiEnv, JumanjiWrapper
     from .libs.make_env import env_maker, make_env

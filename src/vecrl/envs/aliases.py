@@ -22,12 +22,11 @@ LIBRARIES = {
         *("MeltingpotEnv", "MeltingpotWrapper", "PettingZooEnv", "PettingZooWrapper", "SMACv2Env", "SMACv2Wrapper"),
     ),
     "brax": ("BraxEnv", "BraxWrapper"),
-    "dm_control": ("DMControlEnv", "DMControlWrapper"),
     "envpool": ("MultiThreadedEnv", "MultiThreadedEnvWrapper"),
     "gym": ("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"),
     "gym_libraries": (
-        *("HabitatEnv", "MOGymEnv", "MOGymWrapper", "ProcgenEnv", "ProcgenWrapper", "RoboHiveEnv"),
-        *("SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"),
+        *("DMControlEnv", "DMControlWrapper", "HabitatEnv", "MOGymEnv", "MOGymWrapper", "ProcgenEnv", "ProcgenWrapper"),
+        *("RoboHiveEnv", "SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"),
     ),
     "isaac": ("IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper"),
     "jumanji": ("JumanjiEnv", "JumanjiWrapper"),
@@ -58,9 +57,9 @@ _PATHS = {
         envs.custom.mujoco.walker envs.custom.tictactoeenv envs.custom.vla
         """,
     "vecrl.envs.libs": """
-        envs.libs.craftground envs.libs.genesis envs.libs.habitat envs.libs.isaac_lab envs.libs.isaacgym
-        envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.meltingpot envs.libs.mjlab
-        envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
+        envs.libs.craftground envs.libs.dm_control envs.libs.genesis envs.libs.habitat envs.libs.isaac_lab
+        envs.libs.isaacgym envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.meltingpot
+        envs.libs.mjlab envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
         envs.libs.safety_gymnasium envs.libs.smacv2 envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",

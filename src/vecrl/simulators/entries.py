@@ -111,7 +111,7 @@ register(
     summary="dm_control's suite, stepped one after another",
     extra="dmc",
     example="cartpole-swingup",
-    env_class="dm_control:DMControlEnv",
+    env_class="gym_libraries:DMControlEnv",
     requires=["dm_control"],
     **_single(".dm_control"),
 )
