@@ -83,6 +83,11 @@ def test_imports_without_specs_do_not_load_torch(statement: str) -> None:
     assert not _imported_modules(statement) & {"torch", "tensordict", "yaml"}
 
 
+@pytest.mark.parametrize("module", ["vecrl.vector.factory", "vecrl.policy", "vecrl.simulators.native"])
+def test_imports_load_no_compiler(module: str) -> None:
+    assert "sympy" not in _imported_modules(f"import {module}")  # the compiler of torch imports it
+
+
 def test_subpackages_are_attributes_that_are_imported_on_first_use() -> None:
     modules = "print(*sorted(name for name in sys.modules if name.count('.') == 1 and name.startswith('vecrl.')))"
     code = f"import sys, vecrl; {modules}; vecrl.errors; {modules}; print(vecrl.vector.VectorEnv.__name__, dir(vecrl))"

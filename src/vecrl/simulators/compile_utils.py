@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, Proxy
-from torch.fx.experimental.proxy_tensor import make_fx
 
 _TANH_LIMIT = 7.90531110763549805  # from here on, the nearest float32 is 1
 _TANH_NUMERATOR = (  # of the odd powers, from x**13 to x
@@ -51,6 +50,8 @@ def compile_static(function: Callable[..., tuple[Tensor, ...]]) -> Callable[...,
     @torch.no_grad()
     def call(*args: Tensor) -> tuple[Tensor, ...]:
         if not compiled:
+            from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to import
+
             graph = make_fx(trace, decomposition_table={torch.ops.aten.tanh.default: _tanh}, tracing_mode="fake")(*args)
             compiled.append(torch._inductor.compile(graph, list(args)))
         results = list(compiled[0](*args))

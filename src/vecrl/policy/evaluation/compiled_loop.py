@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._inductor import config as inductor
 
 from ...errors import SpaceError
 from ...simulators.compile_utils import compile_static
@@ -103,6 +102,7 @@ class CompiledEvaluation:
         key = size, rules, update_norm
         if key in self._regions:
             return self._regions[key]
+        from torch._inductor import config as inductor  # takes a second to import
 
         def region(*tensors: Tensor) -> tuple[Tensor, ...]:
             return self._steps(rules, update_norm, *tensors)
