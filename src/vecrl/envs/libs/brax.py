@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 
 from ...registries import check_name
 from ...simulators.brax import BraxTask, brax_envs, names
-from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ...specs import Bounded, TensorSpec, Unbounded
 from ..env_specs import Device
 from ..library_env import pop_env_arguments
 from .gym_backends import AvailableEnvs
@@ -41,7 +41,6 @@ class BraxWrapper(JaxTaskEnv):
     """
 
     libname = "brax"
-    returns_new_tensors = True
     git_url = "https://github.com/google/brax"
     available_envs: Any = AvailableEnvs(names)
     excluded_from_state = ("_env",)  # Brax's functions, which have no state
@@ -66,24 +65,18 @@ class BraxWrapper(JaxTaskEnv):
         task, options = BraxTask(env, f"Brax's {type(env).__name__}"), {"requires_grad": requires_grad, **kwargs}
         super().__init__(task, batch_size=batch_size, device=device, **options)
 
-    def _action_and_obs_specs(self) -> tuple[TensorSpec, Composite]:
+    def _action_and_obs_specs(self) -> tuple[TensorSpec, TensorSpec]:
         obs_spec = Unbounded(self._task.observation_space.shape or (), self.device)
-        return (
-            Bounded(-1.0, 1.0, (self._env.action_size,), self.device),
-            Composite(observation=obs_spec, device=self.device),
-        )
+        return Bounded(-1.0, 1.0, (self._env.action_size,), self.device), obs_spec
 
-    def _make_specs(self) -> None:
-        super()._make_specs()
-        self._has_limit = ("info", "truncation") in self._state_paths
-        if not self._has_limit:
-            flags = {name: spec for name, spec in self.full_done_spec.items() if name != "truncated"}
-            self.full_done_spec = Composite(flags, shape=self.batch_size, device=self.device)
+    def _set_specs(self) -> None:
+        if ("info", "truncation") not in self._state_paths:  # there is no limit of steps
+            self._flag_names = "done", "terminated"
+        super()._set_specs()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._clear_cache_if_due()
-        result = super()._step(tensordict)
-        return result if self._has_limit else result.exclude("truncated", inplace=True)
+        return super()._step(tensordict)
 
     def _clear_cache_if_due(self) -> None:
         self._num_steps += 1

@@ -16,21 +16,20 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.space_layout import Tree
+from ...engine.simulator import BatchStep
 from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.jax_simulator import JaxTask, as_argument, differentiable, jax_device, to_torch
-from ...specs import Categorical, Composite, TensorSpec, Unbounded
+from ...specs import Composite, TensorSpec, Unbounded
 from ...specs.choices import CategoricalSpec
 from ...specs.dtypes import torch_dtype
-from ..base import EnvBase
 from ..env_specs import Device
-from ..keys import FLAGS
+from .row_task_env import RowTaskEnv
 
 Path = tuple[str, ...]
 
 
-class JaxTaskEnv(EnvBase):
+class JaxTaskEnv(RowTaskEnv):
     """A `JaxTask` as an environment over TensorDicts, which hold its state under "state".
 
     The state has the structure of the library's, with the names of fields as keys. Its unsigned 32-bit integers (random
@@ -46,7 +45,7 @@ class JaxTaskEnv(EnvBase):
         kwargs: arguments of `EnvBase`.
     """
 
-    returns_new_tensors = True
+    _rows_key = "state"
     excluded_from_state = ("_task", "_functions", "_state_paths", "_obs_structure", "_step_with_grad")
 
     def __init__(
@@ -65,12 +64,12 @@ class JaxTaskEnv(EnvBase):
         self._functions = task.compiled[:2] if jit else task.functions
         self.requires_grad = requires_grad
         self._read_state_structure()
-        self._make_specs()
+        self._set_specs()
         self._set_seed(None)
 
     # -- specs
 
-    def _action_and_obs_specs(self) -> tuple[TensorSpec, Composite]:
+    def _action_and_obs_specs(self) -> tuple[TensorSpec, TensorSpec]:
         """Returns the specs of the actions and the observations of one row; a subclass defines it."""
         raise NotImplementedError(f"Expected {type(self).__name__} to define _action_and_obs_specs.")
 
@@ -86,20 +85,12 @@ class JaxTaskEnv(EnvBase):
         self._state_paths: list[Path] = [_names(path) for path, _ in leaves]
         self._state_leaves = [leaf for _, leaf in leaves]
 
-    def _make_specs(self) -> None:
-        device, batch = self.device, self.batch_size
-        action_spec, obs_spec = self._action_and_obs_specs()
-        state_spec = Composite(device=device)
+    def _set_specs(self) -> None:
+        state_spec = Composite(device=self.device)
         for path, leaf in zip(self._state_paths, self._state_leaves, strict=True):
             dtype = torch.int32 if leaf.dtype == np.uint32 else torch_dtype(leaf.dtype)
-            state_spec[path] = Unbounded(tuple(leaf.shape), device, dtype)
-        obs_spec["state"] = state_spec
-        self.observation_spec = _expand(obs_spec, batch)
-        self.state_spec = _expand(Composite(state=state_spec.clone(), device=device), batch)
-        self.action_spec = _expand(action_spec, batch)
-        self.reward_spec = Unbounded((*batch, *self._reward_shape()), device)
-        flag = Categorical(2, (*batch, 1), device, torch.bool)
-        self.full_done_spec = Composite({name: flag.clone() for name in FLAGS}, shape=batch, device=device)
+            state_spec[path] = Unbounded(tuple(leaf.shape), self.device, dtype)
+        self._set_row_specs(*self._action_and_obs_specs(), Unbounded(self._reward_shape(), self.device), state_spec)
 
     # -- resets and steps
 
@@ -118,24 +109,20 @@ class JaxTaskEnv(EnvBase):
         keys = _split()(self._key, 1 + shape.numel())
         self._key = keys[0]
         state, obs = self._functions[0](keys[1:])
-        return TensorDict(self._entries(map(to_torch, state), to_torch(obs), shape), shape, device=self.device)
+        return self._to_tensordict(to_torch(obs), map(to_torch, state), shape)
 
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _step_rows(self, tensordict: TensorDictBase) -> tuple[BatchStep, Iterable[Tensor]]:
         import jax
 
-        shape, count = tensordict.batch_size, len(self._state_paths)
         inputs = *self._state_of(tensordict), self._action_of(tensordict)
         if self.requires_grad:
             results: Iterable[Tensor] = self._step_with_grad(*inputs)
         else:
             results = map(to_torch, self._step_arrays(*map(as_argument, inputs)))
         *values, reward, terminated, truncated = results
+        count = len(self._state_paths)
         obs = jax.tree_util.tree_unflatten(self._obs_structure, values[count:])
-        entries = self._entries(values[:count], obs, shape)
-        entries["reward"] = reward.reshape((*shape, *self._reward_shape()))
-        terminated, truncated = (flag.reshape((*shape, 1)) for flag in (terminated, truncated))
-        entries |= {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        return TensorDict(entries, shape, device=self.device)
+        return BatchStep(obs, reward, terminated, truncated), values[:count]
 
     def _step_arrays(self, *inputs: Any) -> list[Any]:
         """Computes the next state, the observation, the reward and the flags from a state and an action, as leaves."""
@@ -150,13 +137,12 @@ class JaxTaskEnv(EnvBase):
     def _step_with_grad(self) -> Callable[..., tuple[Tensor, ...]]:
         return differentiable(self._step_arrays)
 
-    def _entries(self, state: Iterable[Tensor], obs: Tree, shape: torch.Size) -> dict[str, Any]:
+    def _store_rows(self, rows: Iterable[Tensor], shape: torch.Size) -> TensorDict:
         state_td = TensorDict({}, shape, device=self.device)
-        for path, value in zip(self._state_paths, state, strict=True):
+        for path, value in zip(self._state_paths, rows, strict=True):
             value = value.view(torch.int32) if value.dtype == torch.uint32 else value
             state_td[path] = value.reshape((*shape, *value.shape[1:]))
-        obs = obs if isinstance(obs, dict) else {"observation": obs}
-        return {**_with_batch(obs, shape), "state": state_td}
+        return state_td
 
     def _state_of(self, tensordict: TensorDictBase) -> list[Tensor]:
         """Returns the leaves of the state of rows."""
@@ -220,14 +206,3 @@ def _split() -> Callable[..., Any]:
 def _names(path: Sequence[Any]) -> Path:
     """Returns the keys of a path of JAX: names of fields and keys, and numbers of parts of tuples, as texts."""
     return tuple(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", None)))) for key in path)
-
-
-def _expand(spec: Any, batch: torch.Size) -> Any:
-    return spec.expand(*batch, *spec.shape)
-
-
-def _with_batch(obs: dict[str, Any], shape: torch.Size) -> dict[str, Any]:
-    return {
-        key: _with_batch(value, shape) if isinstance(value, dict) else value.reshape((*shape, *value.shape[1:]))
-        for key, value in obs.items()
-    }

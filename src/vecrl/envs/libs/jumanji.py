@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...simulators import jumanji
-from ...specs import Composite, TensorSpec
+from ...specs import TensorSpec
 from ...specs.convert import spec_from_jax
 from ..env_specs import Device
 from ..library_env import pop_env_arguments
@@ -55,11 +55,9 @@ class JumanjiWrapper(JaxTaskEnv):
         self._env, self._categorical = env, categorical_action_encoding
         super().__init__(jumanji.JumanjiTask(env), batch_size=batch_size, device=device, jit=jit, **kwargs)
 
-    def _action_and_obs_specs(self) -> tuple[TensorSpec, Composite]:
+    def _action_and_obs_specs(self) -> tuple[TensorSpec, TensorSpec]:
         action_spec = spec_from_jax(self._env.action_spec, device=self.device, categorical=self._categorical)
-        obs_spec = spec_from_jax(self._env.observation_spec, device=self.device, categorical=True)
-        obs_spec = obs_spec if isinstance(obs_spec, Composite) else Composite(observation=obs_spec, device=self.device)
-        return action_spec, obs_spec
+        return action_spec, spec_from_jax(self._env.observation_spec, device=self.device, categorical=True)
 
     def _reward_shape(self) -> tuple[int, ...]:
         return tuple(self._env.reward_spec.shape) or (1,)

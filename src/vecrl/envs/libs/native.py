@@ -14,27 +14,25 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.simulator import ResetOptions
+from ...engine.simulator import BatchStep, ResetOptions
 from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...seeding import random_seed
 from ...simulators.counter_rng import keys_of
 from ...simulators.native import make_native
 from ...simulators.row_task import RowState, RowTaskSimulator, env_first
-from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
+from ...specs import Composite, OneHot, Unbounded
 from ...specs.choices import rounded_ones
 from ...specs.convert import spec_from_gym
-from ...validation import parse_optional_count
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
-from ..base import EnvBase
 from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
-from ..keys import FLAGS
 from ..row_masks import RowMasks
-from .simulator_env import SimulatorArrays
+from .row_task_env import RowTaskEnv
+from .simulator_env import SimulatorArrays, batch_size_of
 
 
-class NativeEnv(EnvBase):
+class NativeEnv(RowTaskEnv):
     """A batch of environments of one native task.
 
     The first episode of row i after `set_seed(seed)` is that of the seed `seed + i`, as in `vecrl.vector`. The initial
@@ -69,7 +67,6 @@ class NativeEnv(EnvBase):
     torch.Size([2, 7, 3])
     """
 
-    returns_new_tensors = True
     excluded_from_state = ("simulator",)  # its functions have no state
     state_classes = (RowState,)
 
@@ -86,23 +83,17 @@ class NativeEnv(EnvBase):
         compile: bool = False,  # noqa: A002 -- torch's name for it
         **kwargs: Any,
     ):
-        num_envs = parse_optional_count("num_envs", num_envs)
         if not isinstance(compile, bool):
             raise TypeError(
                 f"Expected compile to be True or False, got {compile!r}. Native tasks compile their step themselves, "
                 "so omit the options of torch.compile."
             )
-        if num_envs is not None and batch_size is not None and torch.Size(batch_size) != (num_envs,):
-            raise ValueError(
-                f"Expected num_envs or batch_size, got num_envs={num_envs} and batch_size={batch_size}, which "
-                "contradict each other. Give one of them."
-            )
-        is_free = num_envs is None and batch_size is None
+        shape = batch_size_of(num_envs, batch_size)
+        is_free = shape is None
         if is_free and compile:
             raise ValueError(
                 "Expected num_envs or batch_size with compile=True, which compiles for one size, got neither. Give one."
             )
-        shape = (num_envs,) if num_envs is not None else batch_size
         super().__init__(
             device=device,
             batch_size=shape,
@@ -124,26 +115,15 @@ class NativeEnv(EnvBase):
         return make_native(self.env_name, self.batch_size.numel(), device=device, **self._kwargs)
 
     def _set_specs(self) -> None:
-        simulator, batch, spec_device = self.simulator, self.batch_size, self.simulator.device
-        obs_spec = spec_from_gym(simulator.observation_space, device=spec_device)
-        entries: dict[str, TensorSpec] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
-        if not self.batch_locked:
-            state_size = len(simulator.start_rows(*self._streams(1)).state)
-            int_options = {"dtype": torch.int32, "device": spec_device}
-            entries["rows"] = Composite(
-                state=Unbounded((state_size,), dtype=simulator.dtype, device=spec_device),
-                steps=Unbounded((), **int_options),
-                episodes=Unbounded((), **int_options),
-                keys=Unbounded((2,), **int_options),
-            )
-            self.state_spec = Composite(rows=entries["rows"])
-        self.observation_spec = Composite(entries, shape=batch)
-        action_spec = spec_from_gym(simulator.action_space, device=spec_device, categorical=not self._one_hot)
+        options: dict[str, Any] = {"device": self.simulator.device}
+        action_spec = spec_from_gym(self.simulator.action_space, categorical=not self._one_hot, **options)
         self._one_hot = isinstance(action_spec, OneHot)
-        self.action_spec = action_spec.expand(*batch, *action_spec.shape)
-        self.reward_spec = Unbounded((*batch, 1), dtype=simulator.dtype, device=spec_device)
-        flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=spec_device)
-        self.full_done_spec = Composite({name: flag.clone() for name in FLAGS}, shape=batch)
+        obs_spec = spec_from_gym(self.simulator.observation_space, **options)
+        reward_spec, rows_spec = Unbounded((1,), dtype=self.simulator.dtype, **options), None
+        if not self.batch_locked:
+            rows = self.simulator.start_rows(*self._streams(1))._asdict()
+            rows_spec = Composite({name: Unbounded(v.shape[:-1], v.device, v.dtype) for name, v in rows.items()})
+        self._set_row_specs(action_spec, obs_spec, reward_spec, rows_spec)
 
     # -- rows, held by the environment or by a TensorDict
 
@@ -156,17 +136,13 @@ class NativeEnv(EnvBase):
         num_rows = tensordict.batch_size.numel()
         return RowState(*(env_first(rows_td.get(name).reshape(num_rows, *_width(name))) for name in RowState._fields))
 
-    def _to_tensordict(self, obs: Tensor, state: RowState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
-        """Returns the entries of rows `state`, which it stores in the environment or under "rows"."""
-        entries: dict[str, Tensor] = {"observation": obs.reshape((*shape, -1))}
-        entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
-        if not self.batch_locked:
-            parts = {name: env_first(value) for name, value in state._asdict().items()}
-            parts = {name: value.reshape((*shape, *value.shape[1:])).clone() for name, value in parts.items()}
-            entries["rows"] = TensorDict(parts, shape, device=self.device)
-        else:
-            self._state = state
-        return TensorDict(entries, shape, device=self.device)
+    def _store_rows(self, rows: RowState, shape: torch.Size) -> TensorDict | None:
+        if self.batch_locked:
+            self._state = rows
+            return None
+        parts = {name: env_first(value) for name, value in rows._asdict().items()}
+        parts = {name: value.reshape((*shape, *value.shape[1:])).clone() for name, value in parts.items()}
+        return TensorDict(parts, shape, device=self.device)
 
     def _streams(self, num_rows: int) -> tuple[Tensor, Tensor]:
         """Returns the keys of the next `num_rows` seeds, and the numbers of their first episodes, which are zeros."""
@@ -223,18 +199,15 @@ class NativeEnv(EnvBase):
             return self._to_tensordict(self.simulator.rows_obs(state), state, shape)
         return self._to_tensordict(*self._restart_rows(_row_mask(mask, shape), state, options), shape)
 
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        shape = tensordict.batch_size
+    def _step_rows(self, tensordict: TensorDictBase) -> tuple[BatchStep, RowState]:
         state = self._rows_of(tensordict)
         if state is None:
             missing_text = "a reset before the first step" if self.batch_locked else '"rows" in the TensorDict'
             raise SpaceError(
                 f"Expected {missing_text}, got none. Step the result of env.reset() or of an earlier step."
             )
-        step, state = self.simulator.step_rows(self._numeric_actions(tensordict.get("action"), shape), state)
-        end_flags = {"terminated": step.terminated, "truncated": step.truncated}
-        done = torch.logical_or(step.terminated, step.truncated)
-        return self._to_tensordict(step.next_obs, state, shape, reward=step.reward, done=done, **end_flags)
+        actions = self._numeric_actions(tensordict.get("action"), tensordict.batch_size)
+        return self.simulator.step_rows(actions, state)
 
     def _numeric_actions(self, action: Tensor, shape: torch.Size) -> Tensor:
         """Converts actions of the batch size `shape` to those of the simulator, with one batch dimension."""
@@ -282,8 +255,8 @@ class NativeEnv(EnvBase):
         # The entries are valid in all rows, so no merge is needed.
         shape, done = tensordict.batch_size, tensordict.get("done")
         obs, state = self._restart_rows(_row_mask(done, shape), state)
-        flags = {name: torch.zeros_like(done) for name in FLAGS}
-        return tensordict.update(self._to_tensordict(obs, state, shape, **flags))
+        tensordict.update({name: torch.zeros_like(done) for name in self._flag_names})
+        return tensordict.update(self._to_tensordict(obs, state, shape))
 
     # -- whole rollouts
 

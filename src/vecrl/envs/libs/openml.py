@@ -48,6 +48,7 @@ class OpenMLEnv(NativeEnv):
 
     available_envs: Any = AvailableEnvs(lambda: dict.fromkeys((*_TORCHRL_NAMES, *available_names())))
     simulator: Any  # a DataSetBandit
+    _flag_names = "done", "terminated"  # an episode is one step, so none is truncated
 
     def __init__(
         self,
@@ -63,21 +64,17 @@ class OpenMLEnv(NativeEnv):
         return DataSetBandit(self.env_name, self.batch_size.numel(), device=device, **self._kwargs)
 
     def _set_specs(self) -> None:
-        super()._set_specs()
-        batch, spec_device = self.batch_size, self.simulator.device
-        features = self.simulator.contexts.shape[-1]
-        observation = Unbounded((*batch, features), device=spec_device)
-        label = Unbounded(batch, dtype=torch.int64, device=spec_device)
-        self.observation_spec = Composite({"observation": observation, "y": label}, shape=batch)
-        self.action_spec = Categorical(len(self.simulator.classes), batch, dtype=torch.int64, device=spec_device)
-        self._one_hot = False
-        flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=spec_device)
-        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), shape=batch)
+        self._one_hot, device = False, self.simulator.device
+        obs_spec = Unbounded((self.simulator.contexts.shape[-1],), device=device)
+        label_spec = Unbounded((), dtype=torch.int64, device=device)
+        action_spec = Categorical(len(self.simulator.classes), (), dtype=torch.int64, device=device)
+        entries = Composite(observation=obs_spec, y=label_spec)
+        self._set_row_specs(action_spec, entries, Unbounded((1,), device=device), None)
 
-    def _to_tensordict(self, obs: Tensor, state: RowState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
-        extra_entries.pop("truncated", None)
-        entries = super()._to_tensordict(obs, state, shape, **extra_entries)
-        return entries.set("y", self.simulator.labels_of(state.state).reshape(shape))
+    def _to_tensordict(self, obs: Tensor, rows: RowState, shape: torch.Size, others: Any = None) -> TensorDict:
+        return super()._to_tensordict(
+            {"observation": obs, "y": self.simulator.labels_of(rows.state)}, rows, shape, others
+        )
 
     def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> None:
         return None  # its trajectories have no classes
