@@ -19,9 +19,9 @@ from ..keys import FLAGS
 class RowTaskEnv(EnvBase):
     """A batch of environments of one task over rows.
 
-    The rows are the state of the simulator: entries of each TensorDict below `_rows_key`. So a step depends on its input
-    only, and TensorDicts of any batch size may be stepped. An environment with a batch size may hold its rows instead.
-    A subclass defines `_step_rows`, `_store_rows` and `_reset`, and calls `_set_row_specs`.
+    The rows are the state of the simulator: entries of each TensorDict below `_rows_key`. So a step depends on its
+    input only, and TensorDicts of any batch size may be stepped. An environment with a batch size may hold its rows
+    instead. A subclass defines `_step_rows`, `_store_rows` and `_reset`, and calls `_set_row_specs`.
     """
 
     returns_new_tensors = True
