@@ -388,6 +388,7 @@ def test_only_spec_conversions_import_gymnasium() -> None:
 SIMULATOR_LIBRARIES = {
     "procgen": {"procgen"},
     "atari_vector": {"torch"},
+    "batch_adapter": {"torch"},
     "brax": {"brax", "jax"},
     "craftax": {"craftax", "jax"},
     "dm_control": {"dm_control"},

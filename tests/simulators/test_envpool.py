@@ -214,7 +214,7 @@ def test_actions_and_seeds_are_checked() -> None:
         with pytest.raises(SpaceError, match="Expected a seed of 0 or more, got -1"):
             simulator.reset([0, -1, 2])
         simulator.reset()
-        with pytest.raises(SpaceError, match=r"Expected actions from 0 to 1 for CartPole-v1, got \[7\] for"):
+        with pytest.raises(SpaceError, match=r"Expected actions from 0 to 1 for EnvPool's CartPole-v1, got \[7\] for"):
             simulator.step(torch.tensor([0, 7, 1]))
         with pytest.raises(SpaceError, match=r"got \[-1\] for the environments \[2\]"):
             simulator.step_where(torch.tensor([False, False, True]), torch.tensor([0, 0, -1]))

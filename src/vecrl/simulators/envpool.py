@@ -1,27 +1,26 @@
 """Adapts EnvPool, which steps environments by threads in C++, to a `BatchSimulator` of torch tensors on the CPU.
 
 EnvPool resets a row that is done at its next step, and ignores the action. Where this would lose an action, rows are
-reset by their ids before that step. A reset that is asked for after that step has been done by it. This module must not
-know auto-reset modes or dialects.
+reset by their ids before that step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ..engine.simulator import BatchStep, ResetOptions
+from ..engine.simulator import BatchStep
 from ..engine.space_layout import AnySpace, Tree
+from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..imports import import_library
 from ..registries import check_name
-from ..seeding import random_seeds, seed_for
-from ..validation import check_discrete, check_seeds
+from .batch_adapter import Seeds, SelfResetAdapter, named_infos
 
 NO_INFOS = ("env_id", "players")  # the numbers of rows and players
 
@@ -49,8 +48,8 @@ def make_batch(name: str, num_envs: int, **kwargs: Any) -> EnvPoolSimulator:
     return EnvPoolSimulator(name, num_envs, **kwargs)
 
 
-class EnvPoolSimulator:
-    """`num_envs` environments of EnvPool in its synchronous mode; a `vecrl.engine.simulator.BatchSimulator`.
+class EnvPoolSimulator(SelfResetAdapter):
+    """`num_envs` environments of EnvPool in its synchronous mode; see `BatchAdapter`.
 
     Observations and actions are CPU tensors of the dtypes of the spaces, rewards `[n]` are float32. The infos of steps
     are EnvPool's, nested ones by names as "a/b". The observations of a step share memory with those of the next
@@ -74,10 +73,6 @@ class EnvPoolSimulator:
         SpaceError: it has several players.
     """
 
-    device = "cpu"
-    metadata: dict[str, Any] = {"render_modes": []}
-    render_mode: str | None = None
-
     def __init__(
         self,
         name: str,
@@ -99,118 +94,70 @@ class EnvPoolSimulator:
         spec = library.make_spec(name, **kwargs)
         if spec.config.max_num_players != 1:
             raise SpaceError(f"Expected an environment of one player, got {name} of {spec.config.max_num_players}.")
-        self.name, self.num_envs = name, num_envs
-        self.observation_space = with_infinite_bounds(spec.gymnasium_observation_space)
-        self.action_space = with_infinite_bounds(spec.gymnasium_action_space)
+        obs_space, action_space = map(
+            with_infinite_bounds, (spec.gymnasium_observation_space, spec.gymnasium_action_space)
+        )
+        super().__init__(num_envs, obs_space, action_space)
+        self.name, self.label = name, f"EnvPool's {name}"
         self.env: Any = None
         self._make_options = {"num_threads": num_threads or 0, **kwargs}
         self._infos = infos
-        self._seeds = random_seeds(num_envs).tolist()
-        self._remakes = [0] * num_envs
         self._all_rows_in_order = np.arange(num_envs, dtype=np.int32).tobytes()
-        # rows that EnvPool resets at their next step, and those that the last step has reset
-        self._done, self._is_reset = np.zeros((2, num_envs), bool)
+        self._done = np.zeros(num_envs, bool)  # rows that EnvPool resets at their next step
         self._obs: Tree = None
-        self._read_obs = _reader(self.observation_space)
+        self._read_obs = _reader(obs_space)
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
-        """Resets every row and returns the observations.
+    def start(self, rows: np.ndarray, seeds: Seeds) -> None:
+        """Starts episodes. EnvPool takes seeds only when it makes environments, so with a seed, all are made again."""
+        if self.env is None or (seeds is not None and any(seed is not None for seed in seeds)):
+            self.env = None  # ends the threads first
+            row_seeds = [seed % 2**31 for seed in self.streams.draw(np.arange(self.num_envs))]  # an int32 in EnvPool
+            options = {"num_envs": self.num_envs, "seed": row_seeds, **self._make_options}
+            self.env = envpool_library().make(self.name, env_type="gymnasium", **options)
+        obs, info = self.env.reset(rows)
+        self._obs = self._all_rows(obs, info["env_id"], self._obs)
+        self._done[rows] = False
 
-        Args:
-            seeds: `seeds[i]` seeds row i. EnvPool takes seeds only when it makes environments, so all are made again
-                if any row has a seed, and rows without one get the next one of their stream.
-            options: must be empty, since EnvPool has none.
-        """
-        if options:
-            raise SpaceError(f"Expected no reset options for EnvPool, got {sorted(options)}.")
-        seeds = [None] * self.num_envs if seeds is None else seeds
-        if self.env is None or any(seed is not None for seed in seeds):
-            self._make(seeds)
-        self._done, self._is_reset = np.zeros((2, self.num_envs), bool)
-        return self._reset_ids(np.arange(self.num_envs))
-
-    def reset_where(self, mask: Tensor) -> Tree:
-        """Resets the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        rows = mask.numpy()
-        ids = np.flatnonzero(rows & ~self._is_reset)
-        self._done, self._is_reset = self._done & ~rows, self._is_reset & ~rows
-        return self._reset_ids(ids)
-
-    def step(self, actions: Tree) -> BatchStep:
+    def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
-        return self._step(_map(Tensor.numpy, actions), None)
+        return self._advance(map_tree(Tensor.numpy, actions), None)
 
     def step_where(self, mask: Tensor, actions: Tree) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; the results of others are zeros, except for observations."""
-        ids = np.flatnonzero(mask.numpy())
-        return self._step(_map(lambda action: action.numpy()[ids], actions), ids)
+        self._require_reset()
+        rows, done = mask.numpy(), self._done
+        ids = np.flatnonzero(rows)
+        selected = map_tree(lambda action: action.numpy()[ids], actions)
+        self._check_range(selected, ids)
+        step = self._advance(selected, ids)
+        self.at_start, self._done = self.at_start & rows, np.where(rows, self._done, done)
+        return step
 
-    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
-        """Steps all rows, then resets those with an ended episode; see `SupportsStepAndReset`."""
-        step = self.step(actions)
-        done = torch.logical_or(step.terminated, step.truncated)
-        return step, done, self.reset_where(done)
+    def observe(self) -> Tree:
+        """Returns the observations of all rows."""
+        return self._read_obs(self._obs)
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Returns None: EnvPool ends the process when it renders."""
-        return None
-
-    def get_state(self) -> NoReturn:
-        """Raises a `NotImplementedError`: EnvPool cannot read states."""
-        raise NotImplementedError("Expected a simulator with states, got EnvPool, which cannot read its states.")
-
-    def set_state(self, state: Mapping[str, Tensor]) -> NoReturn:
-        """Raises a `NotImplementedError`: EnvPool cannot write states."""
-        raise NotImplementedError("Expected a simulator with states, got EnvPool, which cannot write its states.")
-
-    def close(self) -> None:
-        """Ends EnvPool's threads. Further calls have no effect."""
+    def free(self) -> None:
+        """Ends EnvPool's threads."""
         self.env = None
 
     # -- private methods -------------------------------------------------------------------------------
 
-    def _make(self, seeds: Sequence[int | None]) -> None:
-        check_seeds(seeds)
-        for row, seed in enumerate(seeds):
-            self._remakes[row] += 1
-            if seed is not None:
-                self._seeds[row], self._remakes[row] = int(seed), 0
-        row_seeds = [
-            (seed_for(seed, 0, remakes) if remakes else seed) % 2**31  # an int32 in EnvPool
-            for seed, remakes in zip(self._seeds, self._remakes, strict=True)
-        ]
-        self.env = None  # ends the threads first
-        options = {"num_envs": self.num_envs, "seed": row_seeds, **self._make_options}
-        self.env = envpool_library().make(self.name, env_type="gymnasium", **options)
-
-    def _reset_ids(self, ids: np.ndarray) -> Tree:
-        if len(ids):
-            obs, info = self.env.reset(ids)
-            self._obs = self._all_rows(obs, info["env_id"], self._obs)
-        return self._read_obs(self._obs)
-
-    def _step(self, actions: Tree, ids: np.ndarray | None) -> BatchStep:
-        if isinstance(self.action_space, spaces.Discrete):
-            check_discrete(actions, self.action_space, self.name, ids)  # EnvPool takes any number
+    def _advance(self, actions: Tree, ids: np.ndarray | None) -> BatchStep:
         obs, *results, info = self.env.step(actions, ids)
         rows = info["env_id"]
         if rows.tobytes() != self._all_rows_in_order:
             obs = self._all_rows(obs, rows, self._obs)
             results, info = [self._all_rows(result, rows) for result in results], self._all_rows(info, rows)
         self._obs = obs
-        self._is_reset, self._done = self._done, results[1] | results[2]
-        if ids is not None:
-            self._keep_flags(ids)
+        self.at_start, self._done = self._done, results[1] | results[2]
         reward, terminated, truncated = map(torch.from_numpy, results)
-        infos = dict(_flat(info, self.num_envs)) if self._infos else {}
-        return BatchStep(self._read_obs(obs), reward, terminated, truncated, infos)
+        return BatchStep(self.observe(), reward, terminated, truncated, self._read_infos(info) if self._infos else {})
 
-    def _keep_flags(self, ids: np.ndarray) -> None:
-        """Corrects the flags of rows that a step of the rows `ids` has left."""
-        others = np.ones(self.num_envs, bool)
-        others[ids] = False
-        self._done |= self._is_reset & others
-        self._is_reset = self._is_reset & ~others
+    def _read_infos(self, info: Mapping[str, Any]) -> dict[str, Tensor]:
+        arrays = named_infos({name: value for name, value in info.items() if name not in NO_INFOS})
+        n = self.num_envs
+        return {name: torch.from_numpy(x) for name, x in arrays if len(x) == n and x.dtype.kind in "biuf"}
 
     def _all_rows(self, part: Tree, rows: np.ndarray, whole: Tree = None) -> Tree:
         """Returns the values of all rows: those of `part` in `rows`, and those of `whole`, or zeros, in others."""
@@ -239,16 +186,3 @@ def _reader(space: AnySpace) -> Callable[[Any], Tree]:
         return lambda obs: {key: read(obs[key]) for key, read in readers.items()}
     dtype = space.dtype
     return lambda obs: torch.from_numpy(obs.astype(dtype, copy=False))
-
-
-def _flat(info: Mapping[str, Any], num_envs: int, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    for key, value in info.items():
-        if isinstance(value, Mapping):
-            if path or key not in NO_INFOS:
-                yield from _flat(value, num_envs, f"{path}{key}/")
-        elif (path or key not in NO_INFOS) and len(value) == num_envs and value.dtype.kind in "biuf":
-            yield f"{path}{key}", torch.from_numpy(value)
-
-
-def _map(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    return {key: _map(function, part) for key, part in tree.items()} if isinstance(tree, dict) else function(tree)
