@@ -1,7 +1,7 @@
 """Adapts VMAS, the vectorized simulator of teams of robots in torch, to a `BatchSimulator`.
 
 VMAS draws all random numbers from one stream of its class. So that a row depends on its own seed only, the numbers of
-each reset come from a stream of the row and the episode. This module must not know auto-reset modes or dialects.
+each reset come from a stream of the row and the episode.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ..engine.simulator import BatchStep, ResetOptions
-from ..engine.space_layout import AnySpace, Tree
-from ..errors import SpaceError
+from ..engine.simulator import BatchStep
+from ..engine.space_layout import Tree
 from ..imports import import_library
 from ..registries import check_name, did_you_mean, nearest
-from ..seeding import random_seeds, seed_for
-from ..validation import check_seeds, normalize_device
+from ..seeding import seed_for
+from ..validation import normalize_device
+from .batch_adapter import BatchAdapter, Seeds, named_infos
 from .legacy_gym import as_gymnasium_space
 from .vmas_state import get_rows, set_rows, set_tensors
 
-RESETS, STEPS = 0, 1  # kinds of random streams
-OWN_STATE = "seeds", "episodes", "steps_of_batch"
+STEP_STREAM = 1  # of the random numbers of steps; resets have those of rows, see `RowStreams`
+STEPS = "steps_of_batch"
 
 
 def vmas_library() -> Any:
@@ -130,8 +130,8 @@ class AgentsStep(NamedTuple):
     infos: dict[str, Mapping[str, Any]]
 
 
-class VmasSimulator:
-    """The rows of a VMAS environment; a `vecrl.engine.simulator.BatchSimulator`.
+class VmasSimulator(BatchAdapter):
+    """The rows of a VMAS environment; see `BatchAdapter`.
 
     Observations are dicts with an entry per agent: a float32 tensor `[n, size]`, or a dict of these. So are actions:
     float32 `[n, size]`, or int64 `[n]` or `[n, choices]` if they are discrete. The reward `[n]` is the sum over the
@@ -151,103 +151,89 @@ class VmasSimulator:
         agents: the names of the agents.
     """
 
+    label = "VMAS"
+
     def __init__(self, env: Any, *, infos: bool = True, render_mode: str | None = None, independent_rows: bool = True):
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"Expected render_mode None or 'rgb_array', got {render_mode!r}.")
         self.env = env
-        self.num_envs: int = env.num_envs
-        self.device = str(normalize_device(env.device))
         self.agents: list[str] = [agent.name for agent in env.agents]
-        self.observation_space: AnySpace = self._space(env.observation_space)
-        self.action_space: AnySpace = self._space(env.action_space)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / env.world.dt)}
-        self.render_mode = render_mode
+        obs_space, action_space = map(self._space, (env.observation_space, env.action_space))
+        fps = round(1 / env.world.dt)
+        super().__init__(
+            env.num_envs, obs_space, action_space, device=env.device, render_mode=render_mode, render_fps=fps
+        )
+        self.was_reset = True  # by VMAS
         self._infos, self._independent_rows = infos, independent_rows
-        self._seeds = random_seeds(self.num_envs, 63).tolist()
-        self._episodes = [0] * self.num_envs
-        self._steps = 0
+        self._batch_steps = 0
         self._last_obs: dict[str, Tree] | None = None  # of the last step, unless rows have changed since
         self.keep_first_tensors()
 
-    # -- BatchSimulator ------------------------------------------------------------------------------
+    # -- BatchAdapter --------------------------------------------------------------------------------
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
-        """Resets every row and returns the observations.
+    def seed(self, seeds: Sequence[int | None]) -> None:
+        """Seeds the rows of all seeds that are not None, for their next resets; that of row 0 also seeds steps."""
+        super().seed(seeds)
+        if seeds[0] is not None:
+            self._batch_steps = 0
 
-        Args:
-            seeds: `seeds[i]` reseeds row i, unless it is None.
-            options: must be empty, since VMAS has none.
-        """
-        if options:
-            raise SpaceError(f"Expected no reset options for VMAS, got {sorted(options)}.")
-        self.seed(seeds or [])
-        self._reset_rows(range(self.num_envs))
-        return self.observe()
+    def start(self, rows: np.ndarray, seeds: Seeds) -> None:
+        """Starts an episode in each of `rows`; the numbers of the first episode of a row are VMAS's for its seed."""
+        self._last_obs = None
+        is_full, row_seeds = len(rows) == self.num_envs, self.streams.draw(rows)
+        if is_full:  # also resets what the scenario keeps once for all rows
+            set_tensors(self.env, self._first_tensors)  # a scenario does not reset the parts of rewards in its infos
+            with random_stream(self.env.device, row_seeds[0] % 2**32):
+                self.env.reset(return_observations=False)
+        if not is_full or self._independent_rows:
+            for row, seed in zip(rows.tolist(), row_seeds, strict=True):
+                with random_stream(self.env.device, seed % 2**32):
+                    self.env.reset_at(row, return_observations=False)
 
-    def reset_where(self, mask: Tensor) -> Tree:
-        """Resets the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        rows = mask.nonzero().flatten().tolist()
-        if not rows and self._last_obs is not None:
-            return self._last_obs  # as costly for VMAS to compute again as a step
-        self._reset_rows(rows)
-        return self.observe()
-
-    def step(self, actions: Tree) -> BatchStep:
+    def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows with the actions of all agents."""
         step = self.step_agents(actions)
         info = {f"{agent}/reward": reward for agent, reward in step.rewards.items()}
         if self._infos:
-            info |= dict(_flat("", step.infos))
+            info |= dict(named_infos(step.infos))
         reward = torch.stack(list(step.rewards.values())).sum(0)
         return BatchStep(step.obs, reward, step.terminated, step.truncated, info)
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Renders a frame `[height, width, 3]` uint8 of one row; returns None without a render mode."""
-        return None if self.render_mode is None else self.env.render(mode=self.render_mode, env_index=row)
+    def observe(self) -> dict[str, Tree]:
+        """Returns the present observations of all agents; those of the last step cost nothing."""
+        # to compute them is as costly for VMAS as a step
+        return self._named(self._read(get_observations=True)) if self._last_obs is None else self._last_obs
 
-    def get_state(self) -> dict[str, Tensor]:
-        """Returns copies of the full state: all tensors of the scenario and its world, seeds and counters."""
-        own = self._seeds, self._episodes, [self._steps] * self.num_envs
-        own_tensors = {name: torch.tensor(x, device=self.device) for name, x in zip(OWN_STATE, own, strict=True)}
-        return own_tensors | get_rows(self.env)
+    def draw(self, row: int) -> np.ndarray:
+        """Renders a frame `[height, width, 3]` uint8 of one row."""
+        return self.env.render(mode="rgb_array", env_index=row)
 
-    def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a state that `get_state` returned."""
+    def read_state(self) -> dict[str, Tensor]:
+        """Returns copies of all tensors of the scenario and its world, and the steps of the batch."""
+        return {STEPS: torch.full((self.num_envs,), self._batch_steps, device=self.device), **get_rows(self.env)}
+
+    def write_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what `read_state` returned."""
         self._last_obs = None
         set_rows(self.env, state)
-        self._seeds, self._episodes, (self._steps, *_) = (state[name].tolist() for name in OWN_STATE)
+        self._batch_steps = int(state[STEPS][0])
 
-    def close(self) -> None:
-        """Closes the window of the renderer, if there is one. Further calls have no effect."""
+    def free(self) -> None:
+        """Closes the window of the renderer, if there is one."""
         if self.env.viewer is not None:
             self.env.viewer.close()
             self.env.viewer = None
 
     # -- for interfaces to several agents --------------------------------------------------------------
 
-    def seed(self, seeds: Sequence[int | None]) -> None:
-        """Seeds the rows of all seeds that are not None, for their next resets."""
-        check_seeds(seeds)
-        for row, seed in enumerate(seeds):
-            if seed is not None:
-                self._seeds[row], self._episodes[row] = int(seed) % 2**63, 0
-        if seeds and seeds[0] is not None:
-            self._steps = 0
-
     def step_agents(self, actions: Mapping[str, Tensor]) -> AgentsStep:
         """Steps all rows. Gradients flow back to the actions if VMAS was made with `grad_enabled`."""
         action_list = [action if action.ndim > 1 else action.unsqueeze(-1) for action in self._by_agent(actions)]
-        with self._stream(STEPS, 0, self._steps):
+        with self._step_stream():
             obs, rewards, *flags, infos = self.env.step(action_list)
-        self._steps += 1
+        self._batch_steps += 1
         terminated, truncated = flags if len(flags) > 1 else (flags[0], torch.zeros_like(flags[0]))
         rewards = [reward.reshape(self.num_envs) for reward in self._by_agent(rewards)]  # some are [n, 1]
         self._last_obs = self._named(obs)
         return AgentsStep(self._last_obs, self._named(rewards), terminated, truncated, self._named(infos))
-
-    def observe(self) -> dict[str, Tree]:
-        """Returns the present observations of all agents."""
-        return self._named(self._read(get_observations=True))
 
     def read_infos(self) -> dict[str, Mapping[str, Tensor]]:
         """Returns what the scenario tells about each agent now; empty dicts if that is nothing."""
@@ -267,28 +253,12 @@ class VmasSimulator:
 
     def _read(self, **what: bool) -> Any:
         names = ("get_observations", "get_rewards", "get_infos", "get_dones")
-        with self._stream(STEPS, 1, self._steps):
+        with self._step_stream():
             return self.env.get_from_scenario(**{name: what.get(name, False) for name in names})[0]
 
-    def _reset_rows(self, rows: Sequence[int]) -> None:
-        self._last_obs = None
-        is_full = len(rows) == self.num_envs
-        if is_full:  # also resets what the scenario keeps once for all rows
-            set_tensors(self.env, self._first_tensors)  # a scenario does not reset the parts of rewards in its infos
-            with self._stream(RESETS, 0, self._episodes[0]):
-                self.env.reset(return_observations=False)
-        if not is_full or self._independent_rows:
-            for row in rows:
-                with self._stream(RESETS, row, self._episodes[row]):
-                    self.env.reset_at(row, return_observations=False)
-        for row in rows:
-            self._episodes[row] += 1
-
-    def _stream(self, kind: int, row: int, count: int) -> Any:
-        """Returns the random numbers of one reset of a row or of one step; those of the first reset are VMAS's."""
-        seed = self._seeds[row if kind == RESETS else 0]
-        derived = seed_for(seed, kind, count) if count or kind != RESETS else seed % 2**32
-        return random_stream(self.env.device, derived)
+    def _step_stream(self) -> Any:
+        """Returns the random numbers of the next step of all rows, and of what is read before it."""
+        return random_stream(self.env.device, seed_for(int(self.streams.roots[0]), STEP_STREAM, self._batch_steps))
 
     def _space(self, space: Any) -> spaces.Dict:
         parts = self._by_agent(space.spaces)
@@ -334,14 +304,6 @@ def random_stream(device: torch.device, seed: int) -> Iterator[None]:
 def _numpy_generator() -> np.random.RandomState:
     """Returns a generator that is seeded again and again, since to make one takes three times as long."""
     return np.random.RandomState()
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _flat(f"{name}/{key}" if name else key, part)
-    else:
-        yield name, value
 
 
 def _zeros(space: Any, num_envs: int, device: torch.device) -> Tensor:
