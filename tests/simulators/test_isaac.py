@@ -11,7 +11,7 @@ from tests.fixtures.isaac_tasks import DirectLabEnv, GymTask, LabEnv
 from vecrl.envs import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper, RewardSum, TransformedEnv, check_env_specs
 from vecrl.errors import SpaceError, StateError, VersionError
 from vecrl.simulators import availability, isaac
-from vecrl.simulators.isaac import IsaacGymTask, SelfResettingSimulator
+from vecrl.simulators.isaac import IsaacGymSimulator
 from vecrl.vector import make_vector_env
 
 
@@ -105,7 +105,7 @@ def test_rows_of_manager_based_environments_can_be_reset_alone():
 
 
 def test_states_are_refused():
-    simulator = SelfResettingSimulator(IsaacGymTask(GymTask()))
+    simulator = IsaacGymSimulator(GymTask())
     with pytest.raises(StateError, match="Isaac's tasks"):
         simulator.get_state()
     with pytest.raises(SpaceError, match=r"no reset options.*\['x'\]"):

@@ -1,16 +1,16 @@
 """Tasks of Isaac Gym and Isaac Lab as a `BatchSimulator`: many rows on one device, which reset themselves in a step.
 
 The observation with which an episode ends is not returned by these tasks: "next" observations are NaN (0 in integers,
-False in bools) in rows that end an episode. This module imports the libraries when a task is made, and must not know
-any dialect.
+False in bools) in rows that end an episode. This module imports the libraries when a task is made.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from inspect import signature
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -18,10 +18,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ..engine.simulator import BatchStep, ResetOptions
+from ..engine.simulator import BatchStep
 from ..engine.space_layout import AnySpace, Tree
+from ..engine.trees import map_tree
 from ..errors import SpaceError, StateError, VersionError
 from ..imports import import_library
+from .batch_adapter import Seeds, SelfResetAdapter
 from .legacy_gym import as_gymnasium_space
 
 _HINTS = {
@@ -33,81 +35,67 @@ _HINTS = {
 _app: dict[str, Any] = {}  # the application that this process has started, see `start_app`
 
 
-class TaskStep(NamedTuple):
-    """What a task returns from a step; observations of rows that ended are those of their next episodes."""
-
-    obs: Tree
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-
-
-class Task(Protocol):
-    """The library's side of a `SelfResettingSimulator`."""
-
-    num_envs: int
-    device: str
-    action_space: AnySpace
-    resets_rows: bool
-
-    def reset(self, seed: int | None) -> Tree: ...
-    def reset_rows(self, ids: Tensor) -> Tree: ...
-    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree: ...
-    def step(self, actions: Tree) -> TaskStep: ...
-    def close(self) -> None: ...
-
-
-class SelfResettingSimulator:
-    """The rows of a task that resets itself; a `vecrl.engine.simulator.BatchSimulator`.
+class IsaacSimulator(SelfResetAdapter):
+    """The base for tasks of Isaac, which reset their rows themselves in a step; see `SelfResetAdapter`.
 
     Observations have the keys, shapes and dtypes of the first reset. All rows share one random generator, so the seed
-    of row 0 seeds all.
+    of row 0 seeds all. A subclass defines `reset_all`, `step_all` and `free`, and, if single rows can be reset,
+    `reset_some` and `reset_to_state`.
 
     Args:
-        task: see `Task`. It is reset once.
+        env: the environment of the library. It is reset once.
+        num_envs, device: its number of rows and its device.
+        action_space: that of one row, of gymnasium or of the old gym.
+
+    Attributes:
+        env: the environment.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
-    render_mode: str | None = None
+    label = "Isaac's tasks"
+    checks_range = False  # it would wait for the device
+    resets_again = False  # most tasks reset all rows only
 
-    def __init__(self, task: Task):
-        self.task = task
-        self.num_envs, self.device = task.num_envs, str(task.device)
-        self.action_space = task.action_space
-        self.checks_actions = isinstance(task.action_space, spaces.Box)  # the libraries clip actions
-        self._obs = task.reset(None)
-        self.observation_space = _space_of(self._obs)
-        self._was_reset = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+    def __init__(self, env: Any, num_envs: int, device: Any, action_space: Any):
+        self.env = env
+        self._obs = self.reset_all(None)
+        super().__init__(num_envs, _space_of(self._obs), _action_space(action_space), device=device)
+        self.checks_actions = isinstance(self.action_space, spaces.Box)  # the libraries clip actions
+        self.at_start = np.ones(num_envs, bool)
+        self.was_reset = True
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
-        """Resets all rows and returns their observations.
+    @abstractmethod
+    def reset_all(self, seed: int | None) -> Tree:
+        """Resets all rows and returns their observations."""
 
-        Raises:
-            SpaceError: options are given, which these tasks do not take.
+    def reset_some(self, rows: Tensor) -> Tree:
+        """Resets `rows` `[m]` and returns the observations of all rows."""
+        raise SpaceError(
+            "Expected a mask of rows that ended in the last step, got others. This task resets rows itself; reset all "
+            "rows instead."
+        )
+
+    def reset_to_state(self, state: Any, rows: Tensor, is_relative: bool, seed: int | None) -> Tree:
+        """Resets `rows` `[m]` to a state `[m, ...]`, and returns the observations of all rows."""
+        name = type(self.env.unwrapped if hasattr(self.env, "unwrapped") else self.env).__name__
+        raise StateError(f"Expected an environment with reset_to, got {name}. Use a manager-based one of Isaac Lab.")
+
+    @abstractmethod
+    def step_all(self, actions: Tree) -> tuple[Tree, Tensor, Tensor, Tensor]:
+        """Steps all rows; observations of rows that ended are those of their next episodes.
+
+        Returns:
+            Observations, rewards `[n]`, terminated `[n]` and truncated `[n]`.
         """
-        if options:
-            raise SpaceError(f"Expected no reset options for Isaac's tasks, got {sorted(options)}. Omit them.")
-        self._obs = self.task.reset(None if seeds is None else seeds[0])
-        self._was_reset = torch.ones_like(self._was_reset)
-        return _map(torch.clone, self._obs)
 
-    def reset_where(self, mask: Tensor) -> Tree:
-        """Returns the observations of all rows: the first ones of rows that reset themselves in the last step.
+    # -- SelfResetAdapter --------------------------------------------------------------------------
 
-        Other rows of the mask are reset, if the task can reset single rows.
-
-        Raises:
-            SpaceError: the mask has other rows, and the task cannot reset them alone.
-        """
-        others = mask & ~self._was_reset
-        if bool(others.any()):
-            if not self.task.resets_rows:
-                raise SpaceError(
-                    "Expected a mask of rows that ended in the last step, got others. This task resets rows itself; "
-                    "reset all rows instead."
-                )
-            self._replace_rows(others, self.task.reset_rows(others.nonzero().squeeze(-1)))
-        return _map(torch.clone, self._obs)
+    def start(self, rows: np.ndarray, seeds: Seeds) -> None:
+        """Starts an episode in each of `rows`."""
+        if seeds is None:
+            ids = torch.from_numpy(rows).to(self.device)
+            self._replace_rows(ids, self.reset_some(ids))
+        else:
+            self._obs = self.reset_all(seeds[0])
 
     def reset_to(self, mask: Tensor, state: Any, is_relative: bool, seed: int | None) -> None:
         """Resets the rows of `mask` `[n]` to their parts of the state of a scene of Isaac Lab.
@@ -115,127 +103,92 @@ class SelfResettingSimulator:
         Raises:
             StateError: the task cannot do so.
         """
-        ids = mask.nonzero().squeeze(-1)
-        self._replace_rows(mask, self.task.reset_to(_map(lambda leaf: leaf[ids], state), ids, is_relative, seed))
+        rows = mask.nonzero().squeeze(-1)
+        self._replace_rows(rows, self.reset_to_state(map_tree(lambda leaf: leaf[rows], state), rows, is_relative, seed))
+        self.at_start = self.at_start | mask.numpy(force=True)
 
-    def _replace_rows(self, mask: Tensor, obs: Tree) -> None:
-        """Keeps the new observations of the rows of `mask`, and the last ones of others."""
-        self._obs = _map(lambda new, old: torch.where(_as_column_mask(mask, new), new, old), obs, self._obs)
-        self._was_reset = self._was_reset | mask
+    def _replace_rows(self, rows: Tensor, obs: Tree) -> None:
+        """Keeps the new observations of `rows`, and the last ones of others."""
+        self._obs = map_tree(lambda old, new: old.index_copy(0, rows, new[rows]), self._obs, obs)
 
-    def step(self, actions: Tree) -> BatchStep:
+    def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
-        return self.step_and_reset(actions)[0]
+        actions = map_tree(lambda action: torch.as_tensor(action, device=self.device), actions)
+        self._obs, reward, terminated, truncated = self.step_all(actions)
+        ended = terminated | truncated
+        self.at_start = ended.numpy(force=True)
+        final = map_tree(lambda leaf: _fill_where(ended, leaf), self._obs)
+        return BatchStep(final, reward.float().clone(), terminated.clone(), truncated.clone())
 
-    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
-        """Steps all rows; returns the step, the rows that ended, and the observations to act on next."""
-        result = self.task.step(_map(lambda action: torch.as_tensor(action, device=self.device), actions))
-        self._obs = result.obs
-        self._was_reset = result.terminated | result.truncated
-        final = _map(lambda leaf: _fill_where(self._was_reset, leaf), result.obs)
-        step = BatchStep(final, result.reward.float().clone(), result.terminated.clone(), result.truncated.clone())
-        return step, self._was_reset.clone(), _map(torch.clone, result.obs)
+    def observe(self) -> Tree:
+        """Returns copies of the observations of all rows."""
+        return map_tree(torch.clone, self._obs)
 
-    def render(self, row: int) -> None:
-        """Returns None: cameras are part of the observations."""
-
-    def get_state(self) -> dict[str, Tensor]:
+    def read_state(self) -> NoReturn:
         """Raises a StateError, since the state is in the physics engine."""
         raise StateError(
             "Expected a simulator with states, got one of Isaac's tasks, which do not return theirs. Reset the rows."
         )
 
-    def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Raises a StateError, as `get_state`."""
-        self.get_state()
 
-    def close(self) -> None:
-        """Closes the task."""
-        self.task.close()
-
-
-class IsaacGymTask:
+class IsaacGymSimulator(IsaacSimulator):
     """A task of Isaac Gym: `isaacgymenvs.tasks.base.vec_task.VecTask`, or an object with its methods."""
 
-    resets_rows = False
-
     def __init__(self, env: Any):
-        self.env = env
-        self.num_envs, self.device = int(env.num_envs), str(getattr(env, "rl_device", env.device))
-        self.action_space = _action_space(env.action_space)
+        super().__init__(env, int(env.num_envs), getattr(env, "rl_device", env.device), env.action_space)
 
-    def reset(self, seed: int | None) -> Tree:
+    def reset_all(self, seed: int | None) -> Tree:
         """Resets all rows; the seed is that of the global generators, which the tasks use."""
         if seed is not None:
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)  # noqa: NPY002 -- the generator of the tasks
-        self.env.reset_idx(torch.arange(self.num_envs, device=self.env.device))
+        self.env.reset_idx(torch.arange(self.env.num_envs, device=self.env.device))
         if hasattr(self.env, "compute_observations"):  # `reset` returns what was computed last
             self.env.compute_observations()
         return dict(self.env.reset())
 
-    def reset_rows(self, ids: Tensor) -> Tree:
-        """Is never called, see `resets_rows`."""
-        raise NotImplementedError
-
-    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree:
-        """Raises a StateError, since the tasks have no states."""
-        raise StateError("Expected a task with reset_to, got one of Isaac Gym. Reset all rows.")
-
-    def step(self, actions: Tree) -> TaskStep:
+    def step_all(self, actions: Tree) -> tuple[Tree, Tensor, Tensor, Tensor]:
         """Steps all rows. An end at the time limit truncates."""
         obs, reward, done, extras = self.env.step(actions)
         done = done.bool()
         truncated = done & extras["time_outs"].bool() if "time_outs" in extras else torch.zeros_like(done)
-        return TaskStep(dict(obs), reward, done & ~truncated, truncated)
+        return dict(obs), reward, done & ~truncated, truncated
 
-    def close(self) -> None:
+    def free(self) -> None:
         """Closes the task, if it can be closed."""
         if hasattr(self.env, "close"):
             self.env.close()
 
 
-class IsaacLabTask:
-    """An environment of Isaac Lab: a `ManagerBasedRLEnv` or `DirectRLEnv`, or an object with its methods.
-
-    Attributes:
-        resets_rows: whether single rows can be reset, as those of a `ManagerBasedRLEnv`.
-    """
+class IsaacLabSimulator(IsaacSimulator):
+    """An environment of Isaac Lab: a `ManagerBasedRLEnv` or `DirectRLEnv`, or an object with its methods."""
 
     def __init__(self, env: Any):
-        self.env = env
-        base = env.unwrapped
-        self.num_envs, self.device = int(base.num_envs), str(base.device)
-        self.action_space = _action_space(base.single_action_space)
-        self.resets_rows = "env_ids" in signature(base.reset).parameters
+        self._base = env.unwrapped
+        super().__init__(env, int(self._base.num_envs), self._base.device, self._base.single_action_space)
 
-    def reset(self, seed: int | None) -> Tree:
+    def reset_all(self, seed: int | None) -> Tree:
         """Resets all rows."""
         return dict(self.env.reset(seed=seed)[0])
 
-    def reset_rows(self, ids: Tensor) -> Tree:
-        """Resets rows and returns the observations of all."""
-        return dict(self.env.unwrapped.reset(env_ids=ids)[0])
+    def reset_some(self, rows: Tensor) -> Tree:
+        """Resets `rows` of a `ManagerBasedRLEnv`, and returns the observations of all rows."""
+        if "env_ids" not in signature(self._base.reset).parameters:
+            return super().reset_some(rows)
+        return dict(self._base.reset(env_ids=rows)[0])
 
-    def reset_to(self, state: Any, ids: Tensor, is_relative: bool, seed: int | None) -> Tree:
-        """Resets rows to a state, and returns the observations of all rows.
+    def reset_to_state(self, state: Any, rows: Tensor, is_relative: bool, seed: int | None) -> Tree:
+        """Resets `rows` to a state, and returns the observations of all rows."""
+        if not hasattr(self._base, "reset_to"):
+            return super().reset_to_state(state, rows, is_relative, seed)
+        return dict(self._base.reset_to(state, rows, seed=seed, is_relative=is_relative)[0])
 
-        Raises:
-            StateError: the environment cannot do so.
-        """
-        base = self.env.unwrapped
-        if not hasattr(base, "reset_to"):
-            raise StateError(
-                f"Expected an environment with reset_to, got {type(base).__name__}. Use a manager-based one."
-            )
-        return dict(base.reset_to(state, ids, seed=seed, is_relative=is_relative)[0])
-
-    def step(self, actions: Tree) -> TaskStep:
+    def step_all(self, actions: Tree) -> tuple[Tree, Tensor, Tensor, Tensor]:
         """Steps all rows."""
         obs, reward, terminated, truncated, _ = self.env.step(_with_columns(self.action_space, actions))
-        return TaskStep(dict(obs), reward, terminated.bool(), truncated.bool())
+        return dict(obs), reward, terminated.bool(), truncated.bool()
 
-    def close(self) -> None:
+    def free(self) -> None:
         """Closes the environment."""
         self.env.close()
 
@@ -269,23 +222,10 @@ def _with_columns(space: AnySpace, actions: Tree) -> Tree:
     return actions.unsqueeze(-1) if isinstance(space, spaces.Discrete) else actions
 
 
-def _map(function: Any, tree: Tree, *others: Tree) -> Tree:
-    """Calls a function with the leaves at equal places of nested dicts and tuples of tensors."""
-    if isinstance(tree, Mapping):
-        return {name: _map(function, part, *(other[name] for other in others)) for name, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_map(function, *parts) for parts in zip(tree, *others, strict=True))
-    return function(tree, *others)
-
-
-def _as_column_mask(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Returns a mask `[n]` with the number of dimensions of a leaf `[n, ...]`."""
-    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
-
-
 def _fill_where(mask: Tensor, leaf: Tensor) -> Tensor:
     """Returns a copy of a leaf `[n, ...]` with NaN (0 in integers, False in bools) in the rows of a mask `[n]`."""
-    return leaf.masked_fill(_as_column_mask(mask, leaf), float("nan") if leaf.dtype.is_floating_point else 0)
+    mask = mask.reshape(-1, *[1] * (leaf.ndim - 1))
+    return leaf.masked_fill(mask, float("nan") if leaf.dtype.is_floating_point else 0)
 
 
 def _library(library: str, module: str) -> Any:
@@ -355,14 +295,14 @@ def make_task(
     return gymnasium.make(name, cfg=config, **kwargs)
 
 
-TASKS = {"isaacgym": IsaacGymTask, "isaaclab": IsaacLabTask}
+SIMULATORS = {"isaacgym": IsaacGymSimulator, "isaaclab": IsaacLabSimulator}
 
 
 def make_batch(
     name: str, num_envs: int, *, library: str, device: Any = None, infos: bool = True, **kwargs: Any
-) -> SelfResettingSimulator:
+) -> IsaacSimulator:
     """Makes a task as a simulator; see `make_task` for the arguments. Its steps have no infos."""
-    return SelfResettingSimulator(TASKS[library](make_task(name, num_envs, library=library, device=device, **kwargs)))
+    return SIMULATORS[library](make_task(name, num_envs, library=library, device=device, **kwargs))
 
 
 def names(*, library: str) -> list[str]:

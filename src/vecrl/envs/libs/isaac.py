@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...engine.space_layout import Tree
 from ...errors import SpaceError
-from ...simulators.isaac import IsaacGymTask, IsaacLabTask, SelfResettingSimulator, make_task, names
+from ...simulators.isaac import IsaacGymSimulator, IsaacLabSimulator, make_task, names
 from ...specs import Unbounded
 from ..gym_like import set_nested
 from .gym_backends import AvailableEnvs
@@ -35,7 +35,7 @@ class IsaacGymWrapper(SimulatorEnv):
     libname = "isaacgymenvs"
 
     def __init__(self, env: Any, **kwargs: Any):
-        super().__init__(SelfResettingSimulator(IsaacGymTask(env)), **kwargs)
+        super().__init__(IsaacGymSimulator(env), **kwargs)
 
 
 class IsaacGymEnv(IsaacGymWrapper):
@@ -115,7 +115,7 @@ class IsaacLabWrapper(SimulatorEnv):
         self._pixels_key = pixels_key if isinstance(pixels_key, str) else tuple(pixels_key)
         self._pixels_dtype, self._pixels_channels = pixels_dtype, pixels_channels
         super().__init__(
-            SelfResettingSimulator(IsaacLabTask(env)),
+            IsaacLabSimulator(env),
             categorical_action_encoding=categorical_action_encoding,
             allow_done_after_reset=allow_done_after_reset,
             convert_actions_to_numpy=convert_actions_to_numpy,
@@ -193,8 +193,8 @@ class IsaacLabWrapper(SimulatorEnv):
 
     @property
     def _unwrapped(self) -> Any:
-        task: Any = self._env.task
-        return task.env.unwrapped
+        simulator: Any = self._env
+        return simulator.env.unwrapped
 
     @staticmethod
     def add_tiled_camera_config(
