@@ -64,7 +64,7 @@ NEW_PYTHONS := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
 
 # Groups of tests. Those that use both cores run one after another, the others in pairs.
 LARGE_GROUPS := main simulators old-tensordict peers
-SMALL_GROUPS := ray old-pythons brax-v1 genesis unity new-pythons
+SMALL_GROUPS := ray old-pythons brax-v1 genesis unity packages new-pythons
 ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
 	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(NEW_PYTHONS)
 
@@ -153,6 +153,10 @@ test-new-pythons: $(NEW_PYTHONS:%=%/.ready)
 		$$environment/bin/python -m pytest -q -k "overwritten or edits" tests/vector/test_vector_env.py || exit; \
 		$$environment/bin/python -m pytest -q tests/venv/test_sameness.py || exit; \
 	done
+
+# Each extra of vecrl in a new environment.
+test-packages: .venv/.ready
+	VECRL_UV=$(UV) $(call pytest,.venv) -m packages tests/test_packages.py
 
 check: .venv/.ready
 	$(BIN)/ruff check .
