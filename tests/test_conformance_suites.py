@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,14 +12,60 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from vecrl.engine.simulator import BatchStep
 from vecrl.envs.transforms import Transform
 from vecrl.testing import BatchSimulatorConformance, TransformConformance
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/extending.md").read_text(), re.DOTALL)
-NAMES: dict[str, Any] = {"__name__": "extending"}
-exec(BLOCKS[0], NAMES)  # the class Drift of extending.md
-Drift: Any = NAMES["Drift"]
+
+class Drift:
+    """A `BatchSimulator` without a base class: a point on a line; the action moves it, and the episode ends beyond 3 or
+    after 20 steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    metadata = {"render_modes": []}
+    render_mode = None
+
+    def __init__(self, num_envs: int, device: str = "cpu"):
+        self.num_envs, self.device = num_envs, device
+        self.position = torch.zeros(num_envs, 1, device=device)
+        self.steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.episodes = torch.zeros(num_envs, dtype=torch.int64)
+        self.seeds = torch.randint(2**62, (num_envs,))
+
+    def reset(self, seeds: Any = None, options: Any = None) -> torch.Tensor:
+        for row, seed in enumerate(seeds or ()):
+            if seed is not None:  # None continues the row's stream
+                self.seeds[row], self.episodes[row] = seed, 0
+        return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+
+    def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
+        self.position, self.steps = self.position.clone(), self.steps * ~mask
+        for row in mask.nonzero().flatten().tolist():
+            stream = np.random.default_rng([int(self.seeds[row]), int(self.episodes[row])])
+            self.position[row] = stream.uniform(-1, 1)
+            self.episodes[row] += 1
+        return self.position.clone()
+
+    def step(self, actions: torch.Tensor) -> Any:
+        self.position, self.steps = self.position + actions, self.steps + 1
+        terminated = self.position.abs().squeeze(-1) > 3
+        return BatchStep(self.position.clone(), -self.position.abs().squeeze(-1), terminated, self.steps >= 20)
+
+    def render(self, row: int) -> Any:
+        return None
+
+    def get_state(self) -> Any:
+        return {name: getattr(self, name).clone() for name in ("position", "steps", "episodes", "seeds")}
+
+    def set_state(self, state: Any) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.clone())
+
+    def close(self) -> None:
+        pass
 
 
 class ResetsItself(Drift):
@@ -202,6 +248,15 @@ def run_pytest(folder: Path, text: str) -> str:
 
 def test_failures_show_the_values(tmp_path: Path) -> None:
     """In the project of a user, where pytest does not rewrite assertions of installed packages by itself."""
+    imports = """
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from vecrl.engine.simulator import BatchStep
+"""
     suites = """
 from vecrl.testing import BackendConformance, BatchSimulatorConformance, TransformConformance
 
@@ -221,7 +276,7 @@ class TestBackend(BackendConformance):
     backend = "serial"
     options = {"infos": False}
 """
-    text = run_pytest(tmp_path, BLOCKS[0] + suites)
+    text = run_pytest(tmp_path, imports + inspect.getsource(Drift) + suites)
     assert "Expected the reward to be 1 floats, got float32 (1, 1)" in text
     assert "At index 0 diff" in text  # transitions without infos, compared with those of the serial backend
     assert "PytestAssertRewriteWarning" not in text
