@@ -68,7 +68,7 @@ SMALL_GROUPS := ray old-pythons brax-v1 genesis unity packages new-pythons
 ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
 	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(NEW_PYTHONS)
 
-.PHONY: demo test test-all times environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
+.PHONY: demo test test-all environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
@@ -76,15 +76,15 @@ demo: .venv/.ready
 test: test-main
 
 # Runs all groups, also after one has failed, and writes how long each test took to .scratch/times/times.txt.
-test-all: environments
-	@rm -rf $(TIMES); \
+test-all:
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 environments || failed=1; \
+	rm -rf $(TIMES); \
 	$(MAKE) --no-print-directory --keep-going $(LARGE_GROUPS:%=test-%) || failed=1; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target $(SMALL_GROUPS:%=test-%) || failed=1; \
 	$(PYTHON) tools/test_times.py $(TIMES); \
 	test -z "$$failed"
 
-environments:
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going $(ENVIRONMENTS:%=%/.ready)
+environments: $(ENVIRONMENTS:%=%/.ready)
 
 test-main: .venv/.ready
 	rm -rf .scratch/main
