@@ -6,9 +6,10 @@ import torch
 from gymnasium import spaces
 
 from vecrl.engine.simulator import BatchStep
-from vecrl.errors import ClosedError, PendingError, SpaceError, StateError
+from vecrl.errors import ClosedError, PendingError, SpaceError, StateError, WorkerError
 from vecrl.simulators.batch_adapter import BatchAdapter, RowStreams, SelfResetAdapter
 from vecrl.testing import BatchSimulatorConformance
+from vecrl.vector.checked_simulator import CheckedSimulator
 
 
 class Walk(BatchAdapter):
@@ -149,3 +150,67 @@ def test_first_observations_of_self_resets_are_kept_until_a_reset_asks_for_them(
     sim.step(torch.zeros(2, dtype=torch.int64))
     sim.reset_where(torch.tensor([True, True]))
     assert (sim.streams.counts - counts).tolist() == [1 + int(resets_again), 1]
+
+
+@pytest.mark.parametrize("limit", [0, 2.5, "5", True])
+def test_time_limits_are_counts(limit):
+    with pytest.raises(ValueError, match="Expected max_episode_steps to be an int of 1 or more, or None, got"):
+        Walk(2, max_episode_steps=limit)
+
+
+@pytest.mark.parametrize("limit", [None, -1])
+def test_without_a_limit_episodes_are_not_truncated(limit):
+    walk = Walk(2, max_episode_steps=limit)
+    walk.reset([1, 2])
+    assert not any(walk.step(torch.zeros(2)).truncated.any() for _ in range(10))
+
+
+@pytest.mark.parametrize("name", ["seeds", "episodes", "episode_steps"])
+def test_incomplete_states_change_nothing(name):
+    walk = Walk(2)
+    walk.reset([1, 2])
+    before = walk.get_state()
+    state = walk.get_state() | {"place": before["place"] + 1}
+    del state[name]
+    with pytest.raises(StateError, match=rf"Expected a state of Walk with \['{name}'\]"):
+        walk.set_state(state)
+    assert all(torch.equal(walk.get_state()[key], value) for key, value in before.items())
+
+
+def test_states_of_a_library_have_names_of_their_own():
+    class Seeded(Walk):
+        def read_state(self):
+            return {"seeds": self.place.clone()}
+
+    walk = Seeded(2)
+    walk.reset([1, 2])
+    with pytest.raises(StateError, match=r"other names than \['seeds'\]"):
+        walk.get_state()
+
+
+def test_the_class_is_the_name_in_messages_by_default():
+    class Unnamed(BatchAdapter):
+        def start(self, rows, seeds):
+            pass
+
+        def advance(self, actions):
+            raise NotImplementedError
+
+        def observe(self):
+            return torch.zeros(self.num_envs, 1)
+
+    unnamed = Unnamed(2, spaces.Box(0, 1, (1,)), spaces.Discrete(2))
+    with pytest.raises(PendingError, match="No episode of Unnamed was started"):
+        unnamed.step(torch.zeros(2))
+
+
+def test_wrong_results_are_returned_to_the_checks_that_refuse_them():
+    class Wrong(Walk):
+        def advance(self, actions):
+            step = Walk.advance(self, actions)
+            return BatchStep(step.next_obs, step.reward, step.terminated, step.truncated.float())
+
+    walk = CheckedSimulator(Wrong(2))
+    walk.reset([1, 2])
+    with pytest.raises((SpaceError, WorkerError), match="truncated"):
+        walk.step(torch.zeros(2, dtype=torch.int64))

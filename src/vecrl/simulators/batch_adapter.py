@@ -19,7 +19,7 @@ from ..engine.simulator import BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Tree
 from ..errors import ClosedError, PendingError, SpaceError, StateError
 from ..seeding import random_seeds, seed_for
-from ..validation import check_discrete, check_length, check_seeds, normalize_device, parse_count
+from ..validation import check_discrete, check_length, check_seeds, normalize_device, parse_count, parse_optional_count
 
 Seeds = Sequence[int | None] | None
 STEPS = "episode_steps"
@@ -32,7 +32,7 @@ class RowStreams:
         count: the number of rows. A row that was not seeded starts with entropy of the operating system.
 
     Attributes:
-        roots: `[n]` int64, the seeds of the rows, which are the first of their streams; larger ones modulo 2**63.
+        roots: `[n]` int64, the seeds of the rows, modulo 2**63; each is the first of its stream.
         counts: `[n]` int64, how many seeds were drawn.
     """
 
@@ -53,11 +53,11 @@ class RowStreams:
 
 
 class BatchAdapter(ABC):
-    """The methods of a `vecrl.engine.simulator.BatchSimulator`, which follow from a few functions of a library.
+    """Implements `vecrl.engine.simulator.BatchSimulator` from a few methods of a subclass.
 
     A subclass defines `start`, `advance` and `observe`; `draw` if it renders; `read_state` and `write_state` if it has
-    states; `free` if a library must be closed. Tensors are on `device`; what these functions return is not changed
-    later.
+    states; `free` if a library must be closed. Tensors are on `device`. A tensor that a method has returned must not be
+    changed later.
 
     Args:
         num_envs: n, the number of rows.
@@ -65,10 +65,10 @@ class BatchAdapter(ABC):
         device: a torch device or its name; None for the CPU.
         render_mode: None or "rgb_array".
         render_fps: frames per second of a video in real time; None for a simulator that does not render.
-        max_episode_steps: truncates episodes of this length; None if only the library ends episodes.
+        max_episode_steps: truncates episodes of this length; None or -1 if only the library ends episodes.
 
     Attributes:
-        label: the name in messages.
+        label: the name in messages; by default that of the class.
         checks_range: whether to check that actions of a Discrete space are in range, which waits for a device.
         no_states: what to do if there are no states.
         streams: the random streams of the rows.
@@ -96,6 +96,7 @@ class BatchAdapter(ABC):
         modes = [] if render_fps is None else ["rgb_array"]
         if render_mode not in (None, *modes):
             raise ValueError(f"Expected render_mode {' or '.join(map(repr, [None, *modes]))}, got {render_mode!r}.")
+        self.label = getattr(self, "label", type(self).__name__)
         self.num_envs = parse_count("num_envs", num_envs)
         self.observation_space, self.action_space = observation_space, action_space
         self.device = str(torch.device(normalize_device(device or "cpu")))
@@ -103,7 +104,8 @@ class BatchAdapter(ABC):
         self.metadata: dict[str, Any] = {"render_modes": modes} | ({"render_fps": render_fps} if modes else {})
         self.streams = RowStreams(self.num_envs)
         self.was_reset = self._closed = False
-        self._limit = max_episode_steps
+        limit = None if max_episode_steps == -1 else max_episode_steps
+        self._limit = parse_optional_count("max_episode_steps", limit)
         self._steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)  # of the running episodes
 
     # -- what a subclass defines -------------------------------------------------------------------
@@ -185,10 +187,11 @@ class BatchAdapter(ABC):
         self._require_reset()
         self._check_range(actions)
         step = self.advance(actions)
-        if self._limit is None:
-            return step
+        flags = getattr(step, "truncated", None)
+        if self._limit is None or not isinstance(flags, Tensor) or flags.dtype != torch.bool:
+            return step  # a wrong result is refused by the checks of all simulators
         self._steps += 1
-        return replace(step, truncated=step.truncated | (self._steps >= self._limit))
+        return replace(step, truncated=flags | (self._steps >= self._limit))
 
     def render(self, row: int) -> np.ndarray | None:
         """Returns a frame `[height, width, 3]` uint8 of one row; None without a render mode."""
@@ -200,8 +203,13 @@ class BatchAdapter(ABC):
         Raises:
             NotImplementedError: the library has no states.
         """
-        own = {"seeds": self.streams.roots, "episodes": self.streams.counts}
-        state = self.read_state() | {name: torch.tensor(values, device=self.device) for name, values in own.items()}
+        state = self.read_state()
+        if used := state.keys() & set(self._own_entries()):
+            raise StateError(
+                f"Expected read_state of {self.label} to use other names than {sorted(used)}. Rename them."
+            )
+        streams = {"seeds": self.streams.roots, "episodes": self.streams.counts}
+        state |= {name: torch.tensor(values, device=self.device) for name, values in streams.items()}
         return state if self._limit is None else state | {STEPS: self._steps.clone()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
@@ -209,12 +217,19 @@ class BatchAdapter(ABC):
 
         Raises:
             NotImplementedError: the library has no states.
-            StateError: the state is of another number of rows.
+            StateError: the state is of another number of rows, or has no entries of the streams or the time limit.
         """
         self._require_open()
+        if type(self).write_state is BatchAdapter.write_state:
+            raise self._no_states("write")
         sizes = {name: tuple(value.shape) for name, value in state.items() if value.shape[:1] != (self.num_envs,)}
         if sizes:
             raise StateError(f"Expected a state of {self.num_envs} rows, got tensors of the shapes {sizes}.")
+        if missing := set(self._own_entries()) - state.keys():
+            raise StateError(
+                f"Expected a state of {self.label} with {sorted(missing)}, got {sorted(state)}. Restore what "
+                "get_state of a simulator with the same time limit returned."
+            )
         self.write_state(state)
         self.streams.roots, self.streams.counts = (
             state[name].numpy(force=True).copy() for name in ("seeds", "episodes")
@@ -230,6 +245,9 @@ class BatchAdapter(ABC):
             self.free()
 
     # -- private methods ---------------------------------------------------------------------------
+
+    def _own_entries(self) -> tuple[str, ...]:
+        return ("seeds", "episodes") if self._limit is None else ("seeds", "episodes", STEPS)
 
     def _no_states(self, verb: str) -> NotImplementedError:
         text = f"Expected a simulator with states, got {self.label}, which cannot {verb} its states. {self.no_states}"
@@ -264,8 +282,8 @@ class SelfResetAdapter(BatchAdapter):
 
     Attributes:
         at_start: `[n]` bool, the rows at the start of an episode that the library has started itself.
-        resets_again: whether a second reset of such rows, before a step, starts another episode. If not, rows are also
-            in `at_start` after a reset.
+        resets_again: whether a second reset of such rows, before a step, starts another episode. If it does not,
+            rows are also in `at_start` after a reset.
     """
 
     resets_again: ClassVar[bool] = True
