@@ -1,11 +1,17 @@
 """Settings of tests of simulators."""
 
+import gc
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 GROUPS = "simulators", "unity", "genesis", "brax_v1", "old_pythons"
+# Each function that JAX compiles takes a few mappings of memory, and each simulator up to a gigabyte. Linux allows a
+# process 65,530 mappings.
+MOST_MAPPINGS = 6_000
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -23,3 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(group) for group in GROUPS):
             item.add_marker(pytest.mark.filterwarnings("ignore"), append=False)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_code() -> Iterator[None]:
+    """Frees what JAX has compiled when it takes much memory. What a later test uses again is read from JAX's cache."""
+    yield
+    if "jax" in sys.modules and _mappings() > MOST_MAPPINGS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+
+
+def _mappings() -> int:
+    """The number of mappings of memory of this process; 0 where the system does not tell."""
+    path = Path("/proc/self/maps")
+    return path.read_bytes().count(b"\n") if path.exists() else 0
