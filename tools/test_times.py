@@ -1,4 +1,4 @@
-"""Writes the seconds of each group of tests, and the slowest tests, from pytest's JUnit files.
+"""Writes the slowest tests, and the seconds of each group of tests, from pytest's JUnit files.
 
     python tools/test_times.py FOLDER
 
@@ -32,12 +32,12 @@ def read(folder: Path) -> tuple[dict[str, list[float]], list[tuple[float, str, s
 
 
 def format_times(groups: dict[str, list[float]], tests: list[tuple[float, str, str]]) -> str:
-    """Returns the text of both tables."""
+    """Returns the text of both tables; the shorter one is last, where a reader of a long output sees it."""
     rows = sorted(groups.items(), key=lambda item: -item[1][0])
-    lines = ["seconds  tests  failed  group"]
-    lines += [f"{seconds:7.0f}  {number:5.0f}  {failed:6.0f}  {group}" for group, (seconds, number, failed) in rows]
-    lines += ["", f"The {SLOWEST} slowest tests", "seconds  group         test"]
+    lines = [f"The {SLOWEST} slowest tests", "seconds  group         test"]
     lines += [f"{seconds:7.1f}  {group:12}  {name}" for seconds, group, name in tests[:SLOWEST]]
+    lines += ["", "seconds  tests  failed  group"]
+    lines += [f"{seconds:7.0f}  {number:5.0f}  {failed:6.0f}  {group}" for group, (seconds, number, failed) in rows]
     return "\n".join(lines) + "\n"
 
 
