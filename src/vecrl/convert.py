@@ -26,7 +26,7 @@ from .engine.space_layout import describe
 from .engine.transition import Transition
 from .envs import EnvBase, SimulatorEnv
 from .envs.adapters import adapt_env
-from .envs.keys import Key
+from .envs.entries.keys import Key
 from .envs.seed_chain import seed_chain
 from .envs.utils import single_observation_key
 from .errors import SpaceError

@@ -11,7 +11,8 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from vecrl.envs import EnvBase, GymEnv, GymWrapper, NativeEnv, PendulumEnv, SerialEnv, trajectory_buffers
+from vecrl.envs import EnvBase, GymEnv, GymWrapper, NativeEnv, PendulumEnv, SerialEnv
+from vecrl.envs.rollouts import trajectory_buffers
 from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, Unbounded

@@ -10,7 +10,7 @@ from tensordict import TensorDict, assert_close
 from tests.fixtures.nested_done_env import FRESH, ROWS, STEPPED, NestedDoneEnv, Place, former, sizes, tree
 
 from vecrl.envs import GymEnv, SerialEnv
-from vecrl.envs.keys import split_key
+from vecrl.envs.entries.keys import split_key
 from vecrl.envs.transforms import StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 

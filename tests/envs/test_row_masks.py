@@ -8,7 +8,7 @@ from tensordict import NonTensorStack, TensorDict
 from tests.fixtures.tensordict_envs import CountingRowsEnv, CountingTensorDictEnv, GroupsEnv
 
 from vecrl.envs import EnvBase, SerialEnv
-from vecrl.envs.row_masks import RowMasks
+from vecrl.envs.entries.row_masks import RowMasks
 from vecrl.errors import SpaceError
 
 

@@ -25,7 +25,7 @@ from vecrl.envs import (
     TicTacToeEnv,
     TransformedEnv,
 )
-from vecrl.envs.shared_entries import copy_entries
+from vecrl.envs.entries.shared_entries import copy_entries
 from vecrl.specs import Composite, Unbounded
 from vecrl.vector import VectorEnv
 

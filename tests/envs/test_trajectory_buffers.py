@@ -7,8 +7,9 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import GymEnv, NativeEnv, RandomPolicy, SerialEnv, StepCounter, TransformedEnv, trajectory_buffers
-from vecrl.envs.trajectory_buffers import Column, TensorDictBuffer, time_last
+from vecrl.envs import GymEnv, NativeEnv, RandomPolicy, SerialEnv, StepCounter, TransformedEnv
+from vecrl.envs.rollouts import trajectory_buffers
+from vecrl.envs.rollouts.trajectory_buffers import Column, TensorDictBuffer, time_last
 from vecrl.errors import SpaceError
 
 

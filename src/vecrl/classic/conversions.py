@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..envs.adapters import adapt_env
 from ..envs.base import EnvBase
+from ..envs.entries.keys import FLAGS, Key
 from ..envs.gym_like import GymLikeEnv, StepOutput
-from ..envs.keys import FLAGS, Key
 from ..envs.utils import single_observation_key
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded

@@ -144,7 +144,7 @@ __all__ += transforms.__all__
 
 
 def _register_gym(*args: Any, **kwargs: Any) -> None:
-    from .libs.to_gymnasium import register_gym
+    from .libs.gym.register import register_gym
 
     register_gym(*args, **kwargs)
 

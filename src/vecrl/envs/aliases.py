@@ -81,8 +81,8 @@ NAMES: dict[str, dict[str, str]] = {
     "vecrl.envs.libs.gym": {
         "MOGymEnv": "vecrl.envs.libs.gym_libraries.MOGymEnv",
         "MOGymWrapper": "vecrl.envs.libs.gym_libraries.MOGymWrapper",
-        "_gym_to_torchrl_spec_transform": "vecrl.envs.libs.gym_spaces.gym_to_spec",
-        "_torchrl_to_gym_spec_transform": "vecrl.envs.libs.gym_spaces.spec_to_gym",
+        "_gym_to_torchrl_spec_transform": "vecrl.envs.libs.gym.spaces.gym_to_spec",
+        "_torchrl_to_gym_spec_transform": "vecrl.envs.libs.gym.spaces.spec_to_gym",
     },
     "vecrl.envs.transforms.transforms": {
         "_apply_to_composite": "vecrl.envs.transforms.spec_hooks.each_entry",

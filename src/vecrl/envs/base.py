@@ -20,7 +20,6 @@ from torch import Tensor
 from ..errors import ClosedError, SpaceError, VecrlError
 from ..snapshot import Stateful
 from ..validation import check_seed, parse_device
-from . import rollout as rollouts
 from .check_specs import (
     Dtypes,
     check_env_specs,
@@ -31,10 +30,8 @@ from .check_specs import (
     reshape_reward,
     with_exact_dtypes,
 )
-from .env_specs import Device, EnvSpecs, derived
-from .fast_paths import bypassed_by, overrides_bypassed
-from .keys import OUTPUTS, Key, Prefix, join_key
-from .row_masks import (
+from .entries.keys import OUTPUTS, Key, Prefix, join_key
+from .entries.row_masks import (
     RowMasks,
     any_true,
     check_not_done,
@@ -46,11 +43,14 @@ from .row_masks import (
     merge_into,
     reduce_to_rows,
 )
+from .entries.shared_entries import copy_entries, declares_new_tensors
+from .entries.step_mdp import leaves_of, make_step_mdp
+from .env_specs import Device, EnvSpecs, derived
+from .fast_paths import bypassed_by, overrides_bypassed
+from .rollouts import rollout as rollouts
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .shared_entries import copy_entries, declares_new_tensors
 from .spec_inference import auto_specs
-from .step_mdp import leaves_of, make_step_mdp
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -528,7 +528,7 @@ class EnvBase(Stateful, EnvSpecs):
         trust_policy: bool = False,
         storing_device: Device = None,
     ) -> TensorDictBase:
-        """Steps the environment up to `max_steps` times; see `vecrl.envs.rollout.rollout` for the arguments."""
+        """Steps up to `max_steps` times; see `vecrl.envs.rollouts.rollout.rollout` for the arguments."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         return rollouts.rollout(self, **arguments)
 

@@ -19,9 +19,9 @@ from ..specs import Composite, StackedComposite, TensorSpec
 from ..specs.composite import entries_of
 from ..specs.dtypes import cast_exactly, is_integral
 from .adapters import adapt_env
+from .entries.keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key, sorted_keys, split_key
+from .entries.step_mdp import leaves_of
 from .env_specs import EnvSpecs
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key, sorted_keys, split_key
-from .step_mdp import leaves_of
 
 if TYPE_CHECKING:
     from .base import EnvBase

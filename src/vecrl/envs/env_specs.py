@@ -22,7 +22,7 @@ from ..specs import Categorical, Composite, TensorSpec
 from ..specs.base import foreign_spec_hint
 from ..specs.shape_ops import as_size
 from ..validation import parse_device
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, is_overridden, join_key, key_depth, split_key
+from .entries.keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, is_overridden, join_key, key_depth, split_key
 
 Value = TypeVar("Value")
 Device = torch.device | str | int | None

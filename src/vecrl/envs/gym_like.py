@@ -19,11 +19,11 @@ from ..gym_interface import repeat_step, reset_error, step_error
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
 from .check_specs import no_action, wrong_action
+from .entries.keys import FLAGS, Key, key_path
+from .entries.shared_entries import copy_entries
 from .env_specs import Device, derived
 from .fast_paths import bypassed_by
-from .keys import FLAGS, Key, key_path
 from .library_env import LibraryEnv
-from .shared_entries import copy_entries
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 

@@ -14,8 +14,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from .keys import Key, join_key
-from .row_masks import Prefix, RowMasks, broadcast_mask
+from .entries.keys import Key, join_key
+from .entries.row_masks import Prefix, RowMasks, broadcast_mask
 
 Flags = Mapping[Prefix, Tensor]
 

@@ -10,9 +10,9 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, is_t
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
+from .entries.keys import FLAGS, Key, join_key, split_key
+from .entries.step_mdp import as_keys
 from .env_specs import EnvSpecs
-from .keys import FLAGS, Key, join_key, split_key
-from .step_mdp import as_keys
 
 Env = TypeVar("Env", bound=EnvSpecs)
 Policy = Callable[[TensorDictBase], TensorDictBase | None]

@@ -18,11 +18,11 @@ from tensordict.nn.probabilistic import set_interaction_type as set_exploration_
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
+from .entries.keys import FLAGS, Key, join_key, split_key
+from .entries.step_mdp import step_mdp
 from .env_specs import EnvSpecs
-from .keys import FLAGS, Key, join_key, split_key
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .spec_inference import make_composite_from_td
-from .step_mdp import step_mdp
 
 __all__ = [
     "ExplorationType",

@@ -12,8 +12,8 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..envs.keys import Key, key_path
-from ..envs.step_mdp import as_keys
+from ..envs.entries.keys import Key, key_path
+from ..envs.entries.step_mdp import as_keys
 from ..envs.transforms.base import ObservationTransform, StatelessTransform
 from ..snapshot.atomic_write import atomic_file
 from ..specs import Composite, NonTensor, Unbounded

@@ -18,7 +18,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
-from ..envs.keys import Key
+from ..envs.entries.keys import Key
 from ..envs.transforms import Compose, Transform, TransformedEnv
 from .comparisons import error_of
 from .envs import assert_equal_tensordicts, seeded

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from vecrl.envs import GymWrapper, check_env_specs, register_gym_spec_conversion
-from vecrl.envs.libs.gym_spaces import find_tuple_spaces, restore_tuples
+from vecrl.envs.libs.gym.spaces import find_tuple_spaces, restore_tuples
 from vecrl.errors import SpaceError
 from vecrl.simulators.legacy_gym import as_gymnasium_space
 from vecrl.specs import Bounded, Categorical, Unbounded

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
 from vecrl.envs import GymEnv, GymWrapper, NativeEnv, check_env_specs, default_info_dict_reader
-from vecrl.envs.libs.gym_vector import merge_infos_by_row
+from vecrl.envs.libs.gym.vector import merge_infos_by_row
 from vecrl.errors import SpaceError
 from vecrl.simulators.native import make_native
 from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, VectorEnv, make_vector_env

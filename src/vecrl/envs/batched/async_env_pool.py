@@ -22,7 +22,7 @@ from ...errors import PendingError, SpaceError, StepTimeout, WorkerError
 from ...validation import check_callables, check_choice, parse_count
 from ..adapters import adapt_env
 from ..base import EnvBase
-from ..row_masks import merge_into
+from ..entries.row_masks import merge_into
 from .codecs import GymCodec
 from .env_factories import EnvFn, Kwargs
 from .serial_parallel_env import BatchedEnv

@@ -20,8 +20,8 @@ from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ...specs.dtypes import cast_exactly, is_integral, torch_dtype
-from ..keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
-from ..row_masks import stack_lazily
+from ..entries.keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
+from ..entries.row_masks import stack_lazily
 from .autograd_graphs import Graphs
 from .entry_layout import (
     NEXT,

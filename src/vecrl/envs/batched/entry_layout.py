@@ -19,7 +19,7 @@ from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.dtypes import numpy_dtype
 from ...specs.stacked import stack_specs
-from ..keys import INPUTS, OUTPUTS, Key, join_key
+from ..entries.keys import INPUTS, OUTPUTS, Key, join_key
 from .metadata import EnvMetaData
 
 Path = tuple[str, ...]

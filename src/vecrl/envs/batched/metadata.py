@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 
 from ...specs import Composite
 from ..base import EnvBase
-from ..keys import INPUTS, OUTPUTS, Key
+from ..entries.keys import INPUTS, OUTPUTS, Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

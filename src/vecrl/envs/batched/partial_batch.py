@@ -14,10 +14,10 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from ...engine.pool import Pool
 from ...specs import Composite
+from ..entries.keys import INPUTS, OUTPUTS, join_key
+from ..entries.row_masks import RowMasks, is_leaf, merge_into, reduce_to_rows, stack_lazily
+from ..entries.step_mdp import leaves_of
 from ..env_specs import EnvSpecs
-from ..keys import INPUTS, OUTPUTS, join_key
-from ..row_masks import RowMasks, is_leaf, merge_into, reduce_to_rows, stack_lazily
-from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]
 """A function from the index of a row that was not stepped or reset to its TensorDict."""

@@ -25,12 +25,12 @@ from ...errors import PendingError, SpaceError, WorkerError
 from ...seeding import random_seed
 from ...specs import StackedComposite
 from ...validation import parse_optional_count
-from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
-from ..keys import INPUTS, OUTPUTS, Key
-from ..row_masks import RowMasks, merge_into, reduce_to_rows, stack_lazily
+from ..entries.keys import INPUTS, OUTPUTS, Key
+from ..entries.row_masks import RowMasks, merge_into, reduce_to_rows, stack_lazily
+from ..rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
+from ..rollouts.trajectory_buffers import ArrayBuffer, Leaves
 from ..seed_chain import next_seed, validate_seed
-from ..trajectory_buffers import ArrayBuffer, Leaves
 from .autograd_graphs import Graphs
 from .codecs import GymCodec, TensorDictCodec
 from .entry_layout import is_tensordict_layout, stack_full_specs

@@ -21,7 +21,7 @@ from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
-from ..row_masks import rows_done
+from ..entries.row_masks import rows_done
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
 from .entry_layout import NEXT, Path, Space, paths_of, plain_array

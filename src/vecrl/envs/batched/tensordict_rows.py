@@ -20,7 +20,7 @@ from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...simulators.gymnasium import ENV_EXCEPTIONS
 from ..base import EnvBase
-from ..keys import join_key, sorted_keys
+from ..entries.keys import join_key, sorted_keys
 from .autograd_graphs import ByRow, Graphs
 from .entry_layout import NEXT, PICKLED, STEP, Path, Space, is_next, key_of, outputs_of, paths_of
 from .metadata import EnvMetaData

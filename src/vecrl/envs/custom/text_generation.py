@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, NonTensor, TensorSpec, Unbounded
 from ..base import EnvBase
-from ..keys import Key, sorted_keys
+from ..entries.keys import Key, sorted_keys
 from ..transforms.data_loading import DataLoadingPrimer
 
 __all__ = ["LLMEnv", "LLMHashingEnv"]

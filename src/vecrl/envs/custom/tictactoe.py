@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
 from ..base import EnvBase
-from ..keys import FLAGS
+from ..entries.keys import FLAGS
 from .generator import seeded_generator
 
 _LINES = torch.tensor(

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Binary, Categorical, Composite, Unbounded
 from ..base import EnvBase
-from ..keys import FLAGS
+from ..entries.keys import FLAGS
 from ..spec_inference import make_composite_from_td
 from .generator import seeded_generator
 

@@ -17,7 +17,7 @@ from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ..library_env import pop_env_arguments
 from ..marl_groups import MarlGroupMapType
 from .grouped_agents import GroupMap
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .parallel_agents import ParallelAgentsEnv
 
 

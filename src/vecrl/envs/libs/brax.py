@@ -12,7 +12,7 @@ from ...simulators.brax import BraxTask, brax_envs, names
 from ...specs import Bounded, TensorSpec, Unbounded
 from ..env_specs import Device
 from ..library_env import pop_env_arguments
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
 
 

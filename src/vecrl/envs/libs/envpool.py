@@ -21,9 +21,9 @@ from ...seeding import random_seed
 from ...simulators.envpool import envpool_library, names, with_infinite_bounds
 from ...validation import parse_count
 from ..base import EnvBase
-from .gym import GymEnv, GymWrapper
-from .gym_backends import AvailableEnvs
-from .gym_vector import Info, VectorEnvAdapter, is_envpool
+from .gym.backends import AvailableEnvs
+from .gym.env import GymEnv, GymWrapper
+from .gym.vector import Info, VectorEnvAdapter, is_envpool
 
 
 class EnvPoolAdapter(VectorEnvAdapter):

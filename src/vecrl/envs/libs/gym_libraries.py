@@ -26,9 +26,9 @@ from ...specs import TensorSpec, Unbounded
 from ...specs.convert import spec_from_dm
 from ...specs.dtypes import torch_dtype
 from ..gym_like import default_info_dict_reader
-from .gym import GymEnv, GymWrapper
-from .gym_backends import AvailableEnvs
-from .gym_vector import make_gym_vector, num_rows_of
+from .gym.backends import AvailableEnvs
+from .gym.env import GymEnv, GymWrapper
+from .gym.vector import make_gym_vector, num_rows_of
 
 
 class LibraryGymEnv(GymEnv):

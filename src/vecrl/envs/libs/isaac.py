@@ -16,7 +16,7 @@ from ...errors import SpaceError
 from ...simulators.isaac import IsaacGymSimulator, IsaacLabSimulator, make_task, names
 from ...specs import Unbounded
 from ..gym_like import set_nested
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .simulator_env import SimulatorEnv
 
 

@@ -10,7 +10,7 @@ from ...specs import TensorSpec
 from ...specs.convert import spec_from_jax
 from ..env_specs import Device
 from ..library_env import pop_env_arguments
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .jax_env import JaxTaskEnv
 
 

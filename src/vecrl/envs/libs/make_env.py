@@ -16,8 +16,8 @@ from ...simulators.registry import SEPARATOR, Entry, explained_arguments, find_e
 from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..batched import SerialEnv
-from .gym import GymEnv, GymWrapper
-from .gym_vector import make_gym_vector, num_rows_of
+from .gym.env import GymEnv, GymWrapper
+from .gym.vector import make_gym_vector, num_rows_of
 from .simulator_env import SimulatorEnv
 
 _PIXEL_ARGUMENTS = "from_pixels", "pixels_only", "frame_skip"

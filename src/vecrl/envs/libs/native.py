@@ -24,10 +24,10 @@ from ...simulators.row_task import RowState, RowTaskSimulator, env_first
 from ...specs import Composite, OneHot, Unbounded
 from ...specs.choices import rounded_ones
 from ...specs.convert import spec_from_gym
-from ..array_rollout import known_actions, rollout_arrays, to_tensordict
+from ..entries.row_masks import RowMasks
 from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
-from ..row_masks import RowMasks
+from ..rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
 from .row_task_env import RowTaskEnv
 from .simulator_env import SimulatorArrays, batch_size_of
 

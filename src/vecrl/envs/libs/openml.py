@@ -14,7 +14,7 @@ from ...simulators.openml import DataSetBandit
 from ...simulators.row_task import RowState
 from ...specs import Categorical, Composite, Unbounded
 from ..env_specs import Device
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .native import NativeEnv
 
 _TORCHRL_NAMES = ("adult_num", "adult_onehot", "mushroom_num", "mushroom_onehot", "covertype", "shuttle", "magic")

@@ -22,7 +22,7 @@ from ...specs import Categorical, Composite, NonTensor, OneHot, TensorSpec, Unbo
 from ..base import EnvBase
 from ..marl_groups import MarlGroupMapType
 from .grouped_agents import GroupedEntries, GroupMap, make_group_map, to_choices
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 
 
 class OpenSpielWrapper(EnvBase):

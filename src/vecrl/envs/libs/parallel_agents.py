@@ -17,7 +17,7 @@ from ...simulators.gymnasium.make import read_frame
 from ...specs import Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.dtypes import torch_dtype
-from ..keys import FLAGS
+from ..entries.keys import FLAGS
 from ..library_env import LibraryEnv
 from .grouped_agents import GroupedEntries, GroupMap, make_group_map
 

@@ -9,7 +9,7 @@ import torch
 
 from ...simulators import playground
 from ...simulators.jax_simulator import JaxSimulator, JaxTask
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 from .simulator_env import SimulatorEnv, batch_size_of
 
 

@@ -13,7 +13,7 @@ from ...engine.simulator import BatchStep
 from ...engine.space_layout import Tree
 from ...specs import Categorical, Composite, TensorSpec
 from ..base import EnvBase
-from ..keys import FLAGS
+from ..entries.keys import FLAGS
 
 
 class RowTaskEnv(EnvBase):

@@ -27,14 +27,14 @@ from ...specs.convert import spec_from_gym
 from ...validation import parse_optional_count
 from ...vector.checked_simulator import CheckedSimulator
 from ...vector.factory import make_simulator
-from ..array_rollout import known_actions, rollout_arrays, to_tensordict
+from ..entries.keys import FLAGS, Key
 from ..fast_paths import bypassed_by, overrides_bypassed
 from ..gym_like import GymLikeEnv, set_nested
-from ..keys import FLAGS, Key
 from ..library_env import pop_env_arguments
+from ..rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
+from ..rollouts.trajectory_buffers import ArrayBuffer, Leaves
 from ..seed_chain import next_seed, seed_chain
-from ..trajectory_buffers import ArrayBuffer, Leaves
-from .gym_spaces import observation_keys_of
+from .gym.spaces import observation_keys_of
 
 
 class SimulatorEnv(GymLikeEnv):

@@ -17,10 +17,10 @@ from ...errors import SpaceError
 from ...simulators.unity import ACTION_MASK, CONTINUOUS, DISCRETE, UnityAgents, player_module, start_agents
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
-from ..keys import FLAGS
+from ..entries.keys import FLAGS
 from ..library_env import LibraryEnv, pop_env_arguments
 from .grouped_agents import GroupMap, make_group_map
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 
 
 class UnityMLAgentsWrapper(LibraryEnv):

@@ -19,10 +19,10 @@ from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...validation import parse_count
 from ...vector.checked_simulator import restore_other_rows
+from ..entries.row_masks import reduce_to_rows
 from ..library_env import LibraryEnv, pop_env_arguments
-from ..row_masks import reduce_to_rows
 from .grouped_agents import GroupedEntries, GroupMap, make_group_map, to_choices
-from .gym_backends import AvailableEnvs
+from .gym.backends import AvailableEnvs
 
 
 class VmasWrapper(LibraryEnv):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import SpaceError
 from ..base import EnvBase
-from ..row_masks import merge_into
+from ..entries.row_masks import merge_into
 
 
 class WorldModelWrapper(TensorDictSequential):

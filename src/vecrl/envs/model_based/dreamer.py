@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from ...specs import Composite, Unbounded
-from ..keys import Key
+from ..entries.keys import Key
 from ..spec_inference import make_composite_from_td
 from ..transforms.base import Transform
 from .base import ModelBasedEnvBase

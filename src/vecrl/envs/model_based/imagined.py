@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from ...errors import SpaceError
 from ...specs import Composite, Unbounded
 from ..base import EnvBase
-from ..keys import Key
+from ..entries.keys import Key
 from .base import ModelBasedEnvBase
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
-from ..keys import Key, join_key, split_key
-from ..row_masks import RowMasks
+from ..entries.keys import Key, join_key, split_key
+from ..entries.row_masks import RowMasks
 from .base import StatelessTransform, Transform
 from .elementwise import as_number
 from .keyed_module import Keys

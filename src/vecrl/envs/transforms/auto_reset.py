@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 
 from ...specs import Composite
 from ..base import EnvBase
-from ..keys import Key
+from ..entries.keys import Key
 from ..self_reset import SelfResetBuffer
 from .base import Transform
 from .compose import Compose, TransformLike

@@ -19,8 +19,8 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec
-from ..keys import Key, split_key
-from ..row_masks import Prefix, RowMasks, broadcast_mask
+from ..entries.keys import Key, split_key
+from ..entries.row_masks import Prefix, RowMasks, broadcast_mask
 from .keyed_module import KeyedModule, Keys, overrides
 from .ragged_entries import map_parts, parts_of
 from .spec_hooks import KINDS, accept_leaves, infer_spec

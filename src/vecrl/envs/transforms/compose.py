@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...specs import Composite
 from ..adapters import adapt_transform
-from ..keys import Key
+from ..entries.keys import Key
 from .base import Transform, owned
 from .function_transform import FunctionTransform
 from .keyed_module import SubmoduleAttribute

@@ -16,9 +16,9 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
 from ...validation import parse_optional_count
-from ..keys import Key, join_key, key_path, split_key
-from ..row_masks import Prefix, broadcast_mask
-from ..step_mdp import as_keys
+from ..entries.keys import Key, join_key, key_path, split_key
+from ..entries.row_masks import Prefix, broadcast_mask
+from ..entries.step_mdp import as_keys
 from .base import Transform
 from .keyed_module import Keys
 

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec
-from ..keys import Key, split_key
+from ..entries.keys import Key, split_key
 from .base import StatelessTransform
 from .keyed_module import Keys
 from .ragged_entries import part_leaves

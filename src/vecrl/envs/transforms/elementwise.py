@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
-from ..keys import Key
+from ..entries.keys import Key
 from .base import ObservationTransform, StatelessTransform
 from .keyed_module import Keys
 from .ragged_entries import part_leaves

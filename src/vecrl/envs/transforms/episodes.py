@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
-from ..keys import Key, join_key
-from ..row_masks import Prefix, broadcast_mask
+from ..entries.keys import Key, join_key
+from ..entries.row_masks import Prefix, broadcast_mask
 from ..utils import attribute_at
 from .base import RowStateTransform, Transform
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ...validation import parse_count
-from ..keys import Key
-from ..row_masks import broadcast_mask
+from ..entries.keys import Key
+from ..entries.row_masks import broadcast_mask
 from .base import RowStateTransform
 from .counters import episode_starts, start_indices
 from .keyed_module import Keys

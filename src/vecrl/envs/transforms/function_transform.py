@@ -12,7 +12,7 @@ from torch.types import Device
 
 from ...specs import Composite, TensorSpec, Unbounded
 from ...validation import parse_device
-from ..keys import FLAGS, Key, split_key
+from ..entries.keys import FLAGS, Key, split_key
 from .base import Transform
 from .spec_hooks import common_shape, resize_dynamic
 

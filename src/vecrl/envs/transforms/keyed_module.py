@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overloa
 from tensordict import TensorDictBase
 from torch import nn
 
-from ..keys import Key
-from ..step_mdp import as_keys
+from ..entries.keys import Key
+from ..entries.step_mdp import as_keys
 
 if TYPE_CHECKING:
     from ..base import EnvBase

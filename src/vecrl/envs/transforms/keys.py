@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..keys import FLAGS, Key, split_key
-from ..step_mdp import as_keys
+from ..entries.keys import FLAGS, Key, split_key
+from ..entries.step_mdp import as_keys
 from .base import ObservationTransform, StatelessTransform
 from .keyed_module import Keys
 from .ragged_entries import entries_at, is_heterogeneous

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ...errors import SpaceError
 from ...specs import Composite, Unbounded
-from ..keys import Key
-from ..step_mdp import as_keys
+from ..entries.keys import Key
+from ..entries.step_mdp import as_keys
 from .backbones import RESNETS, VITS, Weights, load_backbone, make_resnet, make_vit
 from .base import ObservationTransform
 from .images import CenterCrop, Resize, ToTensorImage

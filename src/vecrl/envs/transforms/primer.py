@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
 from ..base import EnvBase
-from ..keys import Key, key_path
-from ..row_masks import RowMasks
+from ..entries.keys import Key, key_path
+from ..entries.row_masks import RowMasks
 from .base import Transform
 from .counters import InitTracker
 

@@ -15,7 +15,7 @@ from torch import nn
 from ...errors import SpaceError, VecrlError
 from ...specs import Composite, Stacked, StackedComposite, TensorSpec
 from ...specs.stacked import stack_specs
-from ..keys import Key, Prefix, join_key, key_path
+from ..entries.keys import Key, Prefix, join_key, key_path
 
 
 def parts_of(td: TensorDictBase, key: Key, new_key: Key) -> Iterator[tuple[TensorDictBase, Key, Key]]:

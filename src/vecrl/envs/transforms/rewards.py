@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Binary, Bounded, Composite, TensorSpec, Unbounded
-from ..keys import Key, join_key, split_key
+from ..entries.keys import Key, join_key, split_key
 from .base import StatelessTransform, Transform
 from .counters import RewardTracker
 from .elementwise import as_number

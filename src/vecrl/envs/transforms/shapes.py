@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
-from ..keys import Key
+from ..entries.keys import Key
 from .actions import ActionTransform
 from .base import ObservationTransform
 from .keyed_module import Keys

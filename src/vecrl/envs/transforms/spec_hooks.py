@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..keys import Key
+from ..entries.keys import Key
 
 if TYPE_CHECKING:
     from .base import Transform

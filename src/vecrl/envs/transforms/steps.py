@@ -14,8 +14,8 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
 from ...validation import parse_count
-from ..keys import Key, join_key
-from ..row_masks import RowMasks, any_true, broadcast_mask, rows_done
+from ..entries.keys import Key, join_key
+from ..entries.row_masks import RowMasks, any_true, broadcast_mask, rows_done
 from .base import Transform
 
 if TYPE_CHECKING:

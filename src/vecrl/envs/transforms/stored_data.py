@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...validation import parse_count
-from ..keys import FLAGS, Key, join_key, key_path, split_key
-from ..row_masks import broadcast_mask, reduce_to_rows
-from ..step_mdp import as_keys
+from ..entries.keys import FLAGS, Key, join_key, key_path, split_key
+from ..entries.row_masks import broadcast_mask, reduce_to_rows
+from ..entries.step_mdp import as_keys
 from .base import Transform
 from .keyed_module import Keys
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
-from ..keys import Key, join_key, split_key
-from ..row_masks import stack_lazily
-from ..step_mdp import as_keys
+from ..entries.keys import Key, join_key, split_key
+from ..entries.row_masks import stack_lazily
+from ..entries.step_mdp import as_keys
 from .base import StatelessTransform, Transform
 from .keyed_module import Keys
 from .keys import JoinTransform, remove_entries

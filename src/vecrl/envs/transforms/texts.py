@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import SpaceError, VersionError
 from ...specs import Bounded, Composite, NonTensor, TensorSpec
 from ...specs.stacked import stack_specs
-from ..keys import Key, join_key, split_key
+from ..entries.keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .keyed_module import Keys
 from .ragged_entries import is_ragged

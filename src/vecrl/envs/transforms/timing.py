@@ -17,10 +17,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..keys import Key, join_key, split_key
-from ..row_masks import broadcast_mask
+from ..entries.keys import Key, join_key, split_key
+from ..entries.row_masks import broadcast_mask
+from ..entries.step_mdp import as_keys
 from ..shared_folder import publish
-from ..step_mdp import as_keys
 from .base import Transform
 from .counters import Tracker
 from .keyed_module import Keys

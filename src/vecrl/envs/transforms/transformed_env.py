@@ -18,10 +18,10 @@ from ..._utils import auto_unwrap_transformed_env
 from ...specs import Composite, TensorSpec
 from ..adapters import adapt_env
 from ..base import EnvBase
+from ..entries.keys import INPUTS, OUTPUTS, Key, Prefix, join_key
+from ..entries.row_masks import RowMasks, merge_into
 from ..env_specs import check_done_names, derived, is_defined
-from ..keys import INPUTS, OUTPUTS, Key, Prefix, join_key
-from ..rollout import rollout_at_once
-from ..row_masks import RowMasks, merge_into
+from ..rollouts.rollout import rollout_at_once
 from .actions import ActionDiscretizer, ActionMask
 from .base import Transform, owned
 from .compose import Compose, TransformLike, as_transform

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...specs import Composite, TensorSpec, Unbounded
 from ..base import EnvBase
-from ..keys import Key, key_path
-from ..row_masks import RowMasks
-from ..step_mdp import as_keys
+from ..entries.keys import Key, key_path
+from ..entries.row_masks import RowMasks
+from ..entries.step_mdp import as_keys
 from .base import Transform
 from .compose import Compose
 from .elementwise import ObservationNorm, is_floating

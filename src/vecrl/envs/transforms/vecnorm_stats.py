@@ -24,8 +24,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...running_stats import RunningStats
-from ..keys import Key, join_key, split_key
-from ..row_masks import RowMasks
+from ..entries.keys import Key, join_key, split_key
+from ..entries.row_masks import RowMasks
 from ..shared_folder import publish
 
 STAT_NAMES = ("count", "mean", "m2")

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import EnvBase as TheirEnvBase
 
 from ...envs import EnvBase
-from ...envs.keys import INPUTS, OUTPUTS
+from ...envs.entries.keys import INPUTS, OUTPUTS
 from ...envs.library_env import LibraryEnv
 from .spec_conversion import from_torchrl, to_torchrl
 

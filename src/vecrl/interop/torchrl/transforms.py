@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import nn
 from torchrl.envs import transforms as torchrl_transforms
 
-from ...envs.keys import Key
+from ...envs.entries.keys import Key
 from ...envs.transforms import Compose, Transform
 from ...envs.transforms.compose import torchrl_transform_error
 from ...envs.transforms.transformed_env import TORCHRL_ARGUMENTS

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ...engine.space_layout import Layout
-from ...errors import SpaceError
-from ...specs import Composite, TensorSpec
-from ...specs.convert import space_from_spec, spec_from_gym
-from ...specs.convert.from_gym import ConversionOptions, register_space
-from ..env_specs import Device
-from ..keys import FLAGS, Key, key_path
+from ....engine.space_layout import Layout
+from ....errors import SpaceError
+from ....specs import Composite, TensorSpec
+from ....specs.convert import space_from_spec, spec_from_gym
+from ....specs.convert.from_gym import ConversionOptions, register_space
+from ...entries.keys import FLAGS, Key, key_path
+from ...env_specs import Device
 
 Converter = Callable[..., Any]
 

@@ -11,13 +11,13 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...errors import SpaceError
-from ...simulators.legacy_gym import convert_space
-from ...specs import Composite, TensorSpec
-from ...specs.convert import space_from_spec
-from ..base import EnvBase
-from ..keys import Key, join_key
-from .gym_backends import Backend, gym_backend, set_gym_backend
+from ....errors import SpaceError
+from ....simulators.legacy_gym import convert_space
+from ....specs import Composite, TensorSpec
+from ....specs.convert import space_from_spec
+from ...base import EnvBase
+from ...entries.keys import Key, join_key
+from .backends import Backend, gym_backend, set_gym_backend
 
 
 def register_gym(
@@ -67,7 +67,7 @@ def _make_adapter(
 ) -> Any:
     env = entry_point(**arguments) if render_mode is None else entry_point(render_mode=render_mode, **arguments)
     if transform is not None:
-        from ..transforms import Compose, TransformedEnv
+        from ...transforms import Compose, TransformedEnv
 
         env = TransformedEnv(env, Compose(*transform) if isinstance(transform, list | tuple) else transform)
     module = set_gym_backend(library).backend

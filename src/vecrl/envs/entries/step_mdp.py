@@ -15,9 +15,9 @@ from tensordict import (
 )
 from torch import Tensor
 
-from ..errors import SpaceError
-from ..specs import Composite, StackedComposite, TensorSpec
-from ..specs.composite import entries_of
+from ...errors import SpaceError
+from ...specs import Composite, StackedComposite, TensorSpec
+from ...specs.composite import entries_of
 from .keys import Key, Prefix, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
 

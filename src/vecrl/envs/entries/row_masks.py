@@ -23,8 +23,8 @@ from tensordict import (
 )
 from torch import Tensor
 
-from ..errors import SpaceError
-from ..specs.shape_ops import has_shape
+from ...errors import SpaceError
+from ...specs.shape_ops import has_shape
 from .keys import FLAGS, Key, Prefix, is_overridden, join_key, split_key
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ...engine.infos import merge
-from ...engine.space_layout import Layout
-from ...engine.transition import AutoresetMode, autoreset_mode
-from ...errors import SpaceError
-from ...gym_interface import check_interface
-from ...simulators.legacy_gym import as_gymnasium_space
-from ...validation import parse_optional_count
+from ....engine.infos import merge
+from ....engine.space_layout import Layout
+from ....engine.transition import AutoresetMode, autoreset_mode
+from ....errors import SpaceError
+from ....gym_interface import check_interface
+from ....simulators.legacy_gym import as_gymnasium_space
+from ....validation import parse_optional_count
 
 _HAS_AUTORESET_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # added to gymnasium together with partial resets
 Info = dict[str, Any]
@@ -76,7 +76,7 @@ def make_gym_vector(
     make_env: Callable[[], Any], count: int, backend: object, num_workers: int | None, **options: Any
 ) -> gymnasium.vector.VectorEnv:
     """Makes a `VectorEnv` of `count` environments, by default over processes if there are several workers."""
-    from ...vector import VectorEnv
+    from ....vector import VectorEnv
 
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"

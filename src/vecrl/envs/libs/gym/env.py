@@ -19,12 +19,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.backends.worker_options import Wait
-from ...engine.space_layout import Layout, Leaf
-from ...errors import SpaceError, StateError
-from ...gym_interface import raise_explained
-from ...seeding import random_seed
-from ...simulators.gymnasium.make import (
+from ....engine.backends.worker_options import Wait
+from ....engine.space_layout import Layout, Leaf
+from ....errors import SpaceError, StateError
+from ....gym_interface import raise_explained
+from ....seeding import random_seed
+from ....simulators.gymnasium.make import (
     RewardInInfo,
     apply_pixel_wrappers,
     as_gymnasium,
@@ -33,37 +33,24 @@ from ...simulators.gymnasium.make import (
     maker,
     takes_frameskip,
 )
-from ...snapshot import capture, restore
-from ...specs import Categorical, Composite, TensorSpec, Unbounded
-from ...specs.convert import spec_from_gym
-from ...specs.dtypes import numpy_dtype
-from ..aliases import lazy_names
-from ..array_rollout import known_actions, rollout_arrays, to_tensordict
-from ..base import UnwrappedGymEnv
-from ..env_specs import derived
-from ..fast_paths import bypassed_by, overrides_bypassed
-from ..gym_like import Encoder, GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
-from ..keys import FLAGS
-from ..library_env import ENV_ARGUMENTS
-from ..row_masks import RowMasks
-from ..seed_chain import next_seed, seed_chain
-from ..shared_entries import declares_new_tensors
-from .gym_arrays import GymArrays, encode_checked, step_env
-from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, registered_names, set_gym_backend
-from .gym_spaces import convert_action_space, observation_keys_of, register_gym_spec_conversion
-from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, num_rows_of, single_spaces_of
-
-__all__ = [
-    "DEFAULT_GYM",
-    "GymEnv",
-    "GymWrapper",
-    "default_info_dict_reader",
-    "gym_backend",
-    "register_gym_spec_conversion",
-    "set_gym_backend",
-]
-
-__getattr__ = lazy_names(__name__)
+from ....snapshot import capture, restore
+from ....specs import Categorical, Composite, TensorSpec, Unbounded
+from ....specs.convert import spec_from_gym
+from ....specs.dtypes import numpy_dtype
+from ...base import UnwrappedGymEnv
+from ...entries.keys import FLAGS
+from ...entries.row_masks import RowMasks
+from ...entries.shared_entries import declares_new_tensors
+from ...env_specs import derived
+from ...fast_paths import bypassed_by, overrides_bypassed
+from ...gym_like import Encoder, GymLikeEnv, StepOutput, fast_encoder
+from ...library_env import ENV_ARGUMENTS
+from ...rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
+from ...seed_chain import next_seed, seed_chain
+from .arrays import GymArrays, encode_checked, step_env
+from .backends import AvailableEnvs, gym_backend, registered_names
+from .spaces import convert_action_space, observation_keys_of
+from .vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, num_rows_of, single_spaces_of
 
 
 class GymWrapper(GymLikeEnv):

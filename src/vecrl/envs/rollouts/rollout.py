@@ -12,18 +12,18 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
-from ..errors import SpaceError
-from ..validation import parse_device
+from ...errors import SpaceError
+from ...validation import parse_device
+from ..check_specs import check_actions, check_all_actions, check_first_step
+from ..entries.keys import join_key, split_key
+from ..entries.row_masks import merge_into, rows_done
+from ..env_specs import Device
+from ..fast_paths import overrides_bypassed
 from .array_rollout import draw_actions
-from .check_specs import check_actions, check_all_actions, check_first_step
-from .env_specs import Device
-from .fast_paths import overrides_bypassed
-from .keys import join_key, split_key
-from .row_masks import merge_into, rows_done
 from .trajectory_buffers import TensorDictBuffer
 
 if TYPE_CHECKING:
-    from .base import EnvBase
+    from ..base import EnvBase
 
 Policy = Callable[[TensorDictBase], Any]
 

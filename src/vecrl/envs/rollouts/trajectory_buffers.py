@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..errors import SpaceError
+from ...errors import SpaceError
 
 Path = tuple[str, ...]
 Leaves = Sequence[Any]

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import gymnasium
 
-from ..._utils import ignore_modules
+from ...._utils import ignore_modules
 
 Backend = str | ModuleType | Callable[[], Any]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.space_layout import Layout, Leaf, describe, is_single_number
-from ...errors import SpaceError
-from ...gym_interface import raise_explained
-from ...specs import TensorSpec
-from ..trajectory_buffers import ArrayBuffer, Leaves
+from ....engine.space_layout import Layout, Leaf, describe, is_single_number
+from ....errors import SpaceError
+from ....gym_interface import raise_explained
+from ....specs import TensorSpec
+from ...rollouts.trajectory_buffers import ArrayBuffer, Leaves
 
 _NUMBERS = (float, int, np.number, np.bool_)
 
@@ -61,7 +61,7 @@ def step_env(env: Any, action: object, read_reward: Callable[[Any], Any] = to_fl
 
 
 class GymArrays:
-    """A single environment at array level, see `vecrl.envs.array_rollout.ArrayEnv`.
+    """A single environment at array level, see `vecrl.envs.rollouts.array_rollout.ArrayEnv`.
 
     Args:
         env: the environment.

@@ -12,10 +12,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..specs import Bounded, Categorical, OneHot, TensorSpec
-from .env_specs import EnvSpecs
-from .keys import Key
-from .row_masks import any_true
+from ...specs import Bounded, Categorical, OneHot, TensorSpec
+from ..entries.keys import Key
+from ..entries.row_masks import any_true
+from ..env_specs import EnvSpecs
 from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves, time_last
 
 
