@@ -4,19 +4,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from vecrl.engine.pool_options import PoolOptions
 from vecrl.errors import SpaceError
-from vecrl.validation import check_callables, check_length, check_seconds, parse_count, parse_optional_count
+from vecrl.validation import (
+    check_callables,
+    check_length,
+    check_seconds,
+    check_seed,
+    parse_count,
+    parse_device,
+    parse_optional_count,
+)
 
 
-@pytest.mark.parametrize("value", [3, 3.0, np.int32(3), np.float64(3.0)])
-def test_whole_numbers_are_counts(value: Any) -> None:
+@pytest.mark.parametrize("value", [3, np.int32(3), np.uint8(3)])
+def test_integers_are_counts(value: Any) -> None:
     count = parse_count("steps", value)
     assert (count, type(count)) == (3, int)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, True, np.True_, "3", None, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "value", [0, -1, 3.0, np.float64(3.0), 2.5, True, np.True_, "3", None, float("nan"), float("inf")]
+)
 def test_other_values_are_no_counts(value: Any) -> None:
     with pytest.raises(SpaceError, match="Expected steps to be an int of 1 or more, got"):
         parse_count("steps", value, error=SpaceError)
@@ -28,6 +39,20 @@ def test_none_is_accepted_where_it_has_a_meaning() -> None:
     check_length("seeds", None, 2)
     with pytest.raises(ValueError, match="int of 1 or more, or None, got 0"):
         parse_optional_count("steps", 0)
+
+
+def test_devices_that_this_machine_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        SpaceError, match=r"a device of this machine, got 'cuda:1': torch .* no cuda device. Choose 'cpu'"
+    ):
+        parse_device("cuda:1")
+
+
+@pytest.mark.parametrize("seed", [True, np.True_])
+def test_bools_are_no_seeds(seed: object) -> None:
+    with pytest.raises(SpaceError, match=r"Expected a seed to be an int of 0 or more, or None, got .*True"):
+        check_seed(seed)
 
 
 def test_items_that_cannot_be_called_are_named() -> None:

@@ -29,7 +29,7 @@ def parse_device(device: torch.device | str | int) -> torch.device:
     """Returns a device of torch, that of a CPU without an index.
 
     Raises:
-        SpaceError: there is no such kind of device.
+        SpaceError: there is no such kind of device, or torch finds none here.
         VersionError: torch is not installed.
 
     >>> parse_device("cpu:0")
@@ -39,10 +39,17 @@ def parse_device(device: torch.device | str | int) -> torch.device:
     import torch
 
     try:
-        return torch.device(normalize_device(device))
+        parsed = torch.device(normalize_device(device))
     except (RuntimeError, TypeError) as error:
         hint = " A shape of several dimensions is a tuple." if isinstance(device, int) else ""
         raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', got {device!r:.80}.{hint}") from error
+    is_available = getattr(getattr(torch, parsed.type, None), "is_available", None)  # such as torch.cuda.is_available
+    if is_available is not None and not is_available():
+        raise SpaceError(
+            f"Expected a device of this machine, got {str(parsed)!r}: torch {torch.__version__} finds no "
+            f"{parsed.type} device. Choose 'cpu', or install the driver and a torch that supports it."
+        )
+    return parsed
 
 
 def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:
@@ -50,13 +57,13 @@ def parse_count(name: str, value: object, *, error: type[Exception] = ValueError
 
     Args:
         name: the name of the argument in the message.
-        value: an integer; a float without a fraction is one too, a bool is not.
+        value: an integer of Python or NumPy; a bool or a float is none.
         error: the class of the error.
 
     Raises:
         Exception: (of the class `error`) `value` is not such a number.
 
-    >>> parse_count("steps", 3.0)
+    >>> parse_count("steps", np.int32(3))
     3
     """
     return _parse_count(name, value, "", error)
@@ -68,8 +75,7 @@ def parse_optional_count(name: str, value: object, *, error: type[Exception] = V
 
 
 def _parse_count(name: str, value: object, alternative: str, error: type[Exception]) -> int:
-    is_bool = isinstance(value, bool)
-    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and value >= 1 and value % 1 == 0:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1:
         return int(value)
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 
@@ -131,13 +137,15 @@ def check_callables(expected: str, functions: Iterable[object], advice: str) -> 
 
 
 def check_seed(seed: object) -> None:
-    """Raises a `SpaceError` if a seed is an integer below 0. None and seeds of other types are not checked.
+    """Raises a `SpaceError` if a seed is a bool, or an integer below 0. None and other types are not checked.
 
     >>> check_seed(-1)
     Traceback (most recent call last):
         ...
     vecrl.errors.SpaceError: Expected a seed of 0 or more, got -1.
     """
+    if isinstance(seed, bool | np.bool_):
+        raise SpaceError(f"Expected a seed to be an int of 0 or more, or None, got {seed!r}.")
     if isinstance(seed, int | np.integer) and seed < 0:
         raise SpaceError(f"Expected a seed of 0 or more, got {seed}.")
 

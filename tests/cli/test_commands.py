@@ -99,6 +99,35 @@ def test_envs_prints_each_row_when_it_is_found(monkeypatch, vecrl):
     assert "gym::" in printed[:-2]
 
 
+WITHOUT_TORCH = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from vecrl.cli import main
+
+for command in ["envs", "--prefix", "gym"], ["envs", "--prefix", "native"], ["check", "CartPole-v1"], ["bench"]:
+    try:
+        main(command)
+    except SystemExit:
+        pass
+"""
+
+
+def test_commands_without_torch_name_the_extra() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    assert "CartPole-v1" in done.stdout.split()
+    errors = done.stderr.splitlines()
+    expected = "vecrl.simulators.native", "vecrl check", "vecrl bench"
+    assert len(errors) == len(expected)
+    for error, user in zip(errors, expected, strict=True):
+        assert error.startswith(f'Error: Expected the extra "torch" for {user}, got none. Install it: pip install')
+
+
 @pytest.mark.parametrize("command", ["check", "rollout", "bench"])
 def test_commands_without_a_name_show_examples(vecrl, libraries, command):
     answer = vecrl(command)

@@ -8,6 +8,7 @@ import torch
 
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
+from vecrl.specs.domains import Domain
 
 ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sizes side by side": (lambda: Unbounded(2, 3), SpaceError, "A shape of several dimensions is a tuple"),
@@ -29,6 +30,7 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a two in one row": (lambda: OneHot(2).to_numpy(torch.tensor([[0, 2], [0, 1]])), SpaceError, "of 2 options"),
     "no row": (lambda: OneHot(3).to_numpy(torch.zeros(3)), SpaceError, "one-hot rows of 3 options"),
     "one of two rows": (lambda: OneHot(3).to_numpy(torch.eye(3)[:2] * torch.tensor([[1], [0]])), SpaceError, "one-hot"),
+    "no subclass of Domain": (lambda: Domain(), TypeError, "abstract.*rand.*violation"),  # pyright: ignore[reportAbstractUsage]
     "a wider row": (lambda: OneHot(3).to_numpy(torch.eye(5)[4]), SpaceError, r"of 3 options.*\(5,\)"),
 }
 

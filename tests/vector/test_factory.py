@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 from vecrl.engine.transition import autoreset_mode
+from vecrl.errors import SpaceError
 from vecrl.simulators import registry
 from vecrl.simulators.availability import available
 from vecrl.simulators.native import make_native
@@ -398,3 +399,54 @@ def test_the_seeds_of_rows(name: str, options: dict[str, Any], counts_up: bool) 
         assert torch.equal(from_one, from_list) == counts_up
     with make_vector_env("gym::CartPole-v1", num_envs=2, autoreset_mode="next_step") as envs:
         assert name != "gym::CartPole-v1" or torch.equal(from_list, envs.reset(seed=5)[0])
+
+
+# ---------------------------------------------------------------- messages
+
+BOTH = "CartPole-v1", "native::CartPole-v1"
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("count", [2.0, True, "2", 0])
+def test_the_number_of_environments_is_an_int(name: str, count: Any) -> None:
+    with pytest.raises(ValueError, match="Expected num_envs to be an int of 1 or more, or None, got"):
+        make_vector_env(name, num_envs=count)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_unavailable_devices_are_named_when_the_environment_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SpaceError, match="Expected a device of this machine, got 'cuda'"):
+        make_vector_env(name, num_envs=2, device="cuda")
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("action", [None, "left", [None, 1]])
+def test_actions_are_numbers(name: str, action: Any) -> None:
+    with make_vector_env(name, num_envs=2) as env:
+        env.reset(seed=1)
+        with pytest.raises(SpaceError, match=r"Expected numbers: a tensor, .* got .*(None|left)"):
+            env.step(action)
+        with pytest.raises(SpaceError, match=r"Expected (numbers|actions).* got .*(None|left|object)"):
+            env.env.step(action)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_seeds_are_ints(name: str) -> None:
+    with make_vector_env(name, num_envs=2) as env:
+        env.reset(seed=np.int64(3))
+        with pytest.raises(SpaceError, match=r"Expected a seed to be an int of 0 or more, or None, got True"):
+            env.reset(seed=True)
+        with pytest.raises(TypeError, match=r"Expected a seed to be None, an integer or one per environment, got 2.0"):
+            env.reset(seed=2.0)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_names_are_texts(name: Any) -> None:
+    with pytest.raises(SpaceError, match="Expected the name of an environment, such as 'CartPole-v1', got "):
+        make_vector_env(name, num_envs=2)
+
+
+def test_options_of_workers_are_not_those_of_an_environment() -> None:
+    with pytest.raises(TypeError, match=r"'step_timeout'.*Give it to a VectorEnv or a ParallelEnv"):
+        make_vector_env("CartPole-v1", num_envs=2, step_timeout=-1)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from ..imports import require_extra
 from .console import MAX_COUNT, Settings, handle_errors, import_modules, parse_pairs
 
 app = typer.Typer(
@@ -119,6 +120,7 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
 ) -> None:
     """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
+    require_extra("torch", "vecrl check")
     from .env_checks import check_env
     from .list_envs import require_env
 
@@ -150,6 +152,7 @@ def rollout(
     threads: Threads = 1,
 ) -> None:
     """Runs episodes and prints returns, lengths and steps per second."""
+    require_extra("torch", "vecrl rollout")
     from .list_envs import require_env
     from .rollout import RolloutCommand
 
@@ -210,6 +213,7 @@ def evolve(
     threads: Threads = 1,
 ) -> None:
     """Searches for a policy with a population; saves the learning curve, the best policy and a video of it."""
+    require_extra("torch", "vecrl evolve")
     from .evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
@@ -255,6 +259,7 @@ def bench(
     threads: Threads = 1,
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
+    require_extra("torch", "vecrl bench")
     from .bench import Bench
     from .list_envs import require_env
 

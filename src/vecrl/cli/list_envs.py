@@ -13,7 +13,6 @@ from rich.table import Table
 
 from ..simulators.availability import Availability, available
 from ..simulators.registry import BARE, SEPARATOR, known_prefixes
-from ..vector import factory  # noqa: F401 -- fills the registry on import
 from .console import console, error_console, first_line
 
 EXAMPLE_WIDTH = 34  # fits the commands that install what is missing

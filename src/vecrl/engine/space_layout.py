@@ -199,8 +199,9 @@ def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:
             f"{describe(value)}. Give one row per environment, all of one shape."
         ) from error
     if array.shape != (rows, *leaf.shape):
+        found = describe(value) if array.dtype.kind in "OUS" else array.shape
         raise SpaceError(
-            f"Expected actions of shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {array.shape}."
+            f"Expected actions of shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {found}."
         )
     if array.dtype != leaf.dtype and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise SpaceError(

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.simulator import BatchSimulator
-from ..errors import WorkerError
+from ..errors import SpaceError, WorkerError
 from ..registries import Registry, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none
+_POOL_OPTIONS = "check_nan", "on_failure", "restarts_per_hour", "step_timeout"
 LIMITS = "seeds", "partial reset", "final observation", "pixels", "states"  # what some simulators cannot do
 
 
@@ -158,10 +159,10 @@ def known_prefixes() -> tuple[str, ...]:
 
 
 def check_env_name(env_name: object) -> None:
-    """Raises a `TypeError` unless this is a text."""
-    if not isinstance(env_name, str):
+    """Raises a `SpaceError` (a `TypeError` and a `ValueError`) unless this is a text with at least one character."""
+    if not isinstance(env_name, str) or not env_name:
         advice = " Give functions that make environments to VectorEnv." if callable(env_name) else ""
-        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.{advice}")
+        raise SpaceError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.{advice}")
 
 
 def find_entry(env_name: str) -> tuple[Entry, str]:
@@ -170,7 +171,7 @@ def find_entry(env_name: str) -> tuple[Entry, str]:
     A name without a prefix is gymnasium's.
 
     Raises:
-        TypeError: `env_name` is not a string.
+        SpaceError: `env_name` is not a string, or empty.
         ValueError: the prefix is unknown; the message lists the known ones.
         ImportError: the prefix is that of an installed distribution, which cannot be imported.
     """
@@ -209,15 +210,20 @@ def explained_arguments(env_name: str, arguments: Mapping[str, Any]) -> Iterator
         if unknown is None:
             raise
         text = str(cause).partition(" was raised from ")[0]  # gymnasium adds all arguments
-        raise TypeError(
-            f"Expected arguments of {env_name!r}, got {unknown!r}: {text}. Correct the name, or omit the argument."
-        ) from None
+        raise TypeError(f"Expected arguments of {env_name!r}, got {unknown!r}: {text}. {_advice(unknown)}") from None
 
 
 def unknown_argument(error: BaseException | None, arguments: Mapping[str, Any]) -> str | None:
     """Returns the one of the `arguments` that a function does not take, as a `TypeError` of Python says; or None."""
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    unknown = re.match(r"\S+ got an unexpected keyword argument '(\w+)'", str(error))
     return unknown[1] if unknown is not None and unknown[1] in arguments else None
+
+
+def _advice(unknown: str) -> str:
+    """Returns what to do with an argument that a simulator does not take."""
+    if unknown in _POOL_OPTIONS:
+        return "Give it to a VectorEnv or a ParallelEnv, which make environments in workers."
+    return "Correct the name, or omit the argument."
 
 
 def _longest_prefix(env_name: str, prefixes: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
 from ..validation import parse_device
-from .domains import Domain, values_equal
+from .domains import Anything, Domain, values_equal
 from .dtypes import as_dtype, cast_exactly
 from .shape_methods import ShapeMethods
 from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
@@ -56,7 +56,7 @@ class TensorSpec(ShapeMethods):
     device: torch.device | None
     domain: str | None = None
 
-    _domain: Any = Domain()  # a `Domain`; leaf specs declare which
+    _domain: Any = Anything()  # a `Domain`; leaf specs declare which
     _fields: ClassVar[tuple[str, ...]] = ()
     """The attributes that are compared by `==` besides shape, device, dtype and domain."""
 

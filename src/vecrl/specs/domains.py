@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -23,32 +24,32 @@ _MAX_COMPARE_OPTIONS = 8  # up to this number of options, comparing with each is
 
 
 @dataclass(frozen=True, eq=False)
-class Domain:
+class Domain(ABC):
     """The values that an element of a tensor may have; with `event_dims`, those of its last dimensions together.
 
-    A subclass is a frozen dataclass (`eq=False`). It implements `rand`, `violation` and `project`, and the other
-    methods if its values can be counted or depend on the dtype. Fields that hold tensors are parameters of the
-    elements: tensors of the spec's shape (size 1 where it is dynamic), with any dimensions behind, on its device. They
+    A subclass is a frozen dataclass (`eq=False`). It implements `rand` and `violation`, `project` if there are nearest
+    values, and the other methods if its values can be counted. Fields that hold tensors are parameters of the elements:
+    tensors of the spec's shape (size 1 where it is dynamic), with any dimensions behind, on its device. They
     are indexed, expanded, reshaped, stacked and moved with the spec; all fields are compared by `==`.
     """
 
     event_dims: ClassVar[int] = 0
     """The number of last dimensions that form one value (a one-hot row) and cannot be rearranged."""
 
+    @abstractmethod
     def rand(self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, generator: Generator | None) -> Tensor:
         """Draws a tensor of shape `sizes`, which ends with the spec's shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def violation(self, val: Any) -> str | None:
         """Returns why `val`, of a fitting shape and dtype, has a value that is not in the domain; None if it has none.
 
         The parameters may be on another device than `val`.
         """
-        raise NotImplementedError
 
     def project(self, val: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns the nearest values in the domain, of `dtype`, for `val` of a fitting shape and any dtype."""
-        raise NotImplementedError
+        raise NotImplementedError(f"Expected a domain with nearest values, got {self!r:.80}. Define project.")
 
     def cardinality(self, shape: torch.Size) -> int | float:
         """Returns the number of values of a spec of this shape. Batch dimensions do not count."""
@@ -288,9 +289,9 @@ class Indices(Domain):
             index = distance.masked_fill(~allowed, allowed.shape[-1]).argmin(-1)
         return (index + first).to(dtype)
 
+    @abstractmethod
     def options(self, shape: torch.Size, device: torch.device, use_mask: bool) -> Tensor:
         """Returns the values of one batch element, counted from 0, along a first dimension."""
-        raise NotImplementedError
 
     def enumerate(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, use_mask: bool) -> Tensor:
         options, shape = self.options(shape, device, use_mask), concrete(shape)

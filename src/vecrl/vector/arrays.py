@@ -54,7 +54,7 @@ def convert_to_torch(x: Any) -> torch.Tensor:
             a number; or an iterable of numbers or of arrays of one shape.
 
     Raises:
-        TypeError: torch has no dtype for the values, for example JAX's typed PRNG keys.
+        SpaceError: (a `TypeError`) torch has no dtype for the values, for example None or JAX's typed PRNG keys.
 
     >>> convert_to_torch(np.array([1, 2]))
     tensor([1, 2])
@@ -208,6 +208,8 @@ def _from_numpy(x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(x)
     except ValueError:  # negative strides, foreign byte order
         return torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="), order="C"))
+    except TypeError as error:  # no dtype of torch
+        raise _not_numbers(x.item() if x.ndim == 0 else f"an array of dtype {x.dtype}") from error
 
 
 def _from_plain(x: Any) -> torch.Tensor:
@@ -215,7 +217,14 @@ def _from_plain(x: Any) -> torch.Tensor:
         x = list(x)
         if any(isinstance(item, torch.Tensor | np.ndarray) or _is_jax(item) for item in x):
             return torch.stack([convert_to_torch(item) for item in x])
-    return torch.as_tensor(x)
+    try:
+        return torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_numbers(repr(x)) from error
+
+
+def _not_numbers(found: object) -> SpaceError:
+    return SpaceError(f"Expected numbers: a tensor, an array, a number or sequences of these, got {found!s:.80}.")
 
 
 _ALIGN = 64  # bytes: enough for every dtype and for vectorized loads

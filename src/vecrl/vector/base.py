@@ -133,8 +133,8 @@ def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -
     """
     if seed is None:
         return None
+    check_seed(seed)
     if isinstance(seed, int | np.integer):
-        check_seed(seed)
         return [int(seed) + i for i in range(count)]
     if not hasattr(seed, "__len__") or isinstance(seed, str) or getattr(seed, "ndim", 1) != 1:
         raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")

@@ -22,6 +22,7 @@ from ..engine.transition import autoreset_mode as _mode  # an argument below has
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..errors import ClosedError, PendingError, SpaceError
 from ..validation import normalize_device
+from .arrays import convert_to_torch
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
 from .reset_masks import split_options
@@ -276,7 +277,7 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
-            value = torch.from_numpy(np.array(value))  # copied, because torch cannot share read-only arrays
+            value = convert_to_torch(np.array(value))  # copied, because torch cannot share read-only arrays
         if value.ndim == 0 or value.shape[0] != self.num_envs:
             raise SpaceError(
                 f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "

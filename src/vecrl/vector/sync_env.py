@@ -236,9 +236,7 @@ class SyncVectorEnv(BaseVectorEnv):
             raise ClosedError("This object is closed. Make a new one.")
 
     def _draw_seeds(self, seed: Any) -> list[int | None] | None:
-        if seed is None:
-            return None
-        if np.ndim(seed) == 1:
+        if not isinstance(seed, int | np.integer):
             return seeds_of(seed, self.num_envs)
         check_seed(seed)
         # EvoTorch draws seeds in this way; with another generator or dtype the numbers would differ.

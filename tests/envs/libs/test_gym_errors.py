@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from vecrl.envs import GymEnv, GymWrapper, SerialEnv, StepCounter, TransformedEnv, check_env_specs
+from vecrl.envs import GymEnv, GymWrapper, SerialEnv, StepCounter, TransformedEnv, check_env_specs, make_env
 from vecrl.envs.libs.gym import default_info_dict_reader
 from vecrl.errors import SpaceError, WorkerError
 
@@ -228,3 +228,24 @@ def test_error_messages(case: str) -> None:
     call, kind, said = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){said}"):
         call()
+
+
+def test_a_batched_simulator_has_another_class() -> None:
+    message = r"'native::CartPole-v1', of which many.*Use vecrl.envs.SimulatorEnv\('native::CartPole-v1', num_envs=n\)"
+    with pytest.raises(ValueError, match=message):
+        GymEnv("native::CartPole-v1", num_envs=4)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_names_are_texts(name: Any) -> None:
+    with pytest.raises(SpaceError, match="Expected the name of an environment, such as 'CartPole-v1', got "):
+        GymEnv(name)
+
+
+@pytest.mark.parametrize("make", [partial(GymEnv, "CartPole-v1"), partial(make_env, "CartPole-v1")])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_unknown_arguments_have_one_sentence(make: Callable[..., Any], num_envs: int | None) -> None:
+    start = "^Expected arguments of 'gym::CartPole-v1', got 'on_failure': CartPoleEnv.*"
+    with pytest.raises(TypeError, match=start + "Give it to a VectorEnv or a ParallelEnv") as caught:
+        make(num_envs=num_envs, on_failure="hide")
+    assert str(caught.value).count("Expected") == 1

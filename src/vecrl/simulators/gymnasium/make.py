@@ -116,7 +116,7 @@ def maker(
     if entry.env_fn is None:
         raise ValueError(
             f"Expected the prefix of a simulator of single environments, got {env_name!r}, of which many are stepped "
-            "in one call. Use the class of that simulator."
+            f"in one call. Use vecrl.envs.SimulatorEnv({env_name!r}, num_envs=n), or make_env, which takes every name."
         )
     interpreter = {} if python is None else {"python": python}
     return entry.env_fn(name, **{**render_options, **interpreter, **kwargs})

@@ -33,6 +33,7 @@ from ....simulators.gymnasium.make import (
     maker,
     takes_frameskip,
 )
+from ....simulators.registry import BARE, SEPARATOR, check_env_name, explained_arguments
 from ....snapshot import capture, restore
 from ....specs import Categorical, Composite, TensorSpec, Unbounded
 from ....specs.convert import spec_from_gym
@@ -412,6 +413,7 @@ class GymEnv(GymWrapper):
         wait: Wait = "auto",
         **kwargs: Any,
     ):
+        check_env_name(env_name)
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
         if "python" not in kwargs and takes_frameskip(env_name, self._library()):
             if frame_skip is not None and frame_skip < 1:
@@ -430,9 +432,11 @@ class GymEnv(GymWrapper):
             make_env = partial(make_wrapped, make_env, pixel_options, self._vector_reward)
             pool_options: Any = {"ray_options": ray_options, "wait": wait}
             remake = partial(make_gym_vector, make_env, num_rows, backend, num_workers or None, **pool_options)
-            env, pixel_options = remake(), {}
+            make, pixel_options = remake, {}
         else:
-            env, remake = make_env(), None
+            make, remake = make_env, None
+        with explained_arguments(env_name if SEPARATOR in env_name else BARE + SEPARATOR + env_name, kwargs):
+            env = make()
         super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
         self.from_pixels, self.pixels_only = from_pixels or self.from_pixels, pixels_only
         self.env_name, self._remake = env_name, remake
