@@ -131,9 +131,7 @@ def test_unknown_loggers_are_refused(tmp_path: Path) -> None:
 def test_a_missing_library_is_named(tmp_path: Path, kind: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "torch.utils.tensorboard.writer" if kind == "tensorboard" else kind
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(
-        ImportError, match=f"Expected {library} for this logger, got none. Install it with: pip install"
-    ):
+    with pytest.raises(ImportError, match=f"Expected {library} for this logger, got none. Install it: pip install"):
         get_logger(kind, str(tmp_path), "exp")
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensordict import MemoryMappedTensor
 
-from vecrl.errors import VideoError
+from vecrl.errors import VersionError, VideoError
 from vecrl.record.video import VideoWriter, frames_of, tile, to_rgb
 
 
@@ -234,7 +234,7 @@ def test_batches_of_videos_become_grids() -> None:
 NO_SPACE = """
 import resource, sys
 import numpy as np
-from vecrl.errors import VideoError
+from vecrl.errors import VersionError, VideoError
 from vecrl.record.video import VideoWriter
 frames = np.random.default_rng(0).integers(256, size=(40, 64, 64, 3), dtype=np.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -301,3 +301,9 @@ def test_frames_that_are_no_arrays_are_refused(tmp_path: Path, frame: Any) -> No
         video.write(frame)
     with pytest.raises(ValueError, match=r"Expected a video \[\.\.\., T, C, H, W\] as a tensor or an array"):
         list(frames_of(frame))
+
+
+def test_a_missing_encoder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(VersionError, match=r'Expected imageio-ffmpeg for videos, .* pip install "vecrl\[video\]"'):
+        VideoWriter(tmp_path / "video.mp4", fps=10)

@@ -12,12 +12,11 @@ from difflib import get_close_matches
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
-from ..errors import VersionError
+from ..imports import import_library
 
 
 class Config:
@@ -160,13 +159,8 @@ _PLAIN_TYPES: tuple[type[Any], ...] = (bool, int, float, str, bytes)
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 
 
-def _yaml() -> ModuleType:
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        message = 'Expected PyYAML to be installed, for config files. Install it with: pip install "vecrl[cli]"'
-        raise VersionError(message, name="yaml") from error
-    return yaml
+def _yaml() -> Any:
+    return import_library("yaml", 'Expected PyYAML for config files, got none. Install it: pip install "vecrl[cli]"')
 
 
 @cache

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..envs.entries.keys import Key, key_path
 from ..envs.entries.step_mdp import as_keys
 from ..envs.transforms.base import ObservationTransform, StatelessTransform
+from ..imports import import_library
 from ..snapshot.atomic_write import atomic_file
 from ..specs import Composite, NonTensor, Unbounded
 from .loggers import Logger
@@ -157,17 +158,16 @@ class VideoRecorder(ObservationTransform):
             clear: whether to drop the frames, as `dump` does without a logger.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            VersionError: (an ImportError) matplotlib is not installed.
             ValueError: there are no frames; a logger of vecrl writes them to its files at once.
         """
-        try:
-            from matplotlib.animation import ArtistAnimation
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError(
-                "Expected matplotlib for animations, got none. Install it with: pip install matplotlib"
-            ) from error
+        import_library(
+            "matplotlib.animation", "Expected matplotlib for animations, got none. Install it: pip install matplotlib"
+        )
+        from matplotlib.animation import ArtistAnimation
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
         if not self.obs:
             reason = "Step the environment." if not isinstance(self.logger, Logger) else "Use logger=None to hold them."
             raise ValueError(f"Expected frames in obs, got none. {reason}")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import VideoError
+from ..imports import import_library
 from ..snapshot.atomic_write import open_draft, replace_file
 from .raw_tensor import RawTensor
 
@@ -322,15 +323,11 @@ def require_ffmpeg() -> Any:
     """Returns the package imageio-ffmpeg.
 
     Raises:
-        ImportError: it is not installed.
+        VersionError: (an ImportError) it is not installed.
     """
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise ImportError(
-            'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
-        ) from error
-    return imageio_ffmpeg
+    return import_library(
+        "imageio_ffmpeg", 'Expected imageio-ffmpeg for videos, got none. Install it: pip install "vecrl[video]"'
+    )
 
 
 class _EncodedVideo:

@@ -19,6 +19,7 @@ import torch
 
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
+from ..imports import import_library
 
 
 def array_type(x: Any, fallback: str | None = None) -> str:
@@ -82,7 +83,7 @@ def convert_from_torch(x: torch.Tensor, array_type: str) -> Any:
 
     Raises:
         ValueError: `array_type` is none of the three.
-        ImportError: `array_type` is `"jax"`, and JAX is not installed.
+        VersionError: (an ImportError) `array_type` is `"jax"`, and JAX is not installed.
 
     >>> convert_from_torch(torch.tensor([1.0, 2.0], requires_grad=True), "numpy")
     array([1., 2.], dtype=float32)
@@ -190,10 +191,7 @@ def _from_jax(x: Any) -> torch.Tensor:
 
 
 def _to_jax(x: torch.Tensor) -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise ImportError('Expected JAX to be installed to make JAX arrays. pip install "vecrl[brax]"') from error
+    jax = import_library("jax", 'Expected JAX to make JAX arrays, got none. Install it: pip install "vecrl[brax]"')
     if x.device.type != "cpu" and jax.default_backend() == "cpu":
         x = x.cpu()
     return jax.dlpack.from_dlpack(x.contiguous())  # from_dlpack rejects gaps and repeated strides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from vecrl.envs.transforms import (
     VIPTransform,
 )
 from vecrl.envs.transforms.backbones import _import_vision
-from vecrl.errors import SpaceError, StateError
+from vecrl.errors import SpaceError, StateError, VersionError
 from vecrl.specs import Unbounded
 from vecrl.testing import IndependentRowsEnv, TransformConformance
 
@@ -35,6 +36,14 @@ WITHOUT_WEIGHTS = [
     (partial(VC1Transform, ["pixels"], ["vc1_vec"], "base"), "facebook/vc1-base"),
     (partial(R3MTransform, "resnet50", ["pixels"], download="IMAGENET1K_V1"), "got download='IMAGENET1K_V1'"),
 ]
+
+
+@pytest.mark.parametrize("module", ["torchvision.models", "timm"])
+def test_a_missing_library_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    library = module.partition(".")[0]
+    with pytest.raises(VersionError, match=rf"Expected {library} for pretrained .* pip install \"vecrl\[vision\]\""):
+        _import_vision(module)
 
 
 @pytest.mark.parametrize(("make", "message"), WITHOUT_WEIGHTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator
 from functools import cache
@@ -13,7 +12,8 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...errors import SpaceError, VersionError
+from ...errors import SpaceError
+from ...imports import import_library
 from ...specs import Binary, Bounded, Categorical, Composite, NonTensor, TensorSpec, Unbounded
 from ..base import EnvBase
 from ..transforms.texts import Hash
@@ -343,11 +343,9 @@ def _silent_game_builder() -> Any:
 
 def _chess() -> Any:
     """Returns the chess library."""
-    try:
-        importlib.import_module("chess.pgn")
-        return importlib.import_module("chess")
-    except ImportError as error:
-        raise VersionError('Expected the chess library to be installed. pip install "vecrl[chess]".') from error
+    hint = 'Expected the chess library to be installed: pip install "vecrl[chess]"'
+    import_library("chess.pgn", hint)
+    return import_library("chess", hint)
 
 
 @cache

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import StateError
+from ...imports import import_library
 
 Weights = Mapping[str, Any] | str | PathLike[str] | None
 """A checkpoint file, its contents, a state dictionary, or None."""
@@ -106,22 +107,20 @@ def _import_vision(module: str) -> Any:
     only their schemas are declared in this case, and torchvision is imported a second time.
 
     Raises:
-        ImportError: the library is not installed; the message names the extra.
+        VersionError: (an ImportError) the library is not installed; the message names the extra.
     """
+    library = module.partition(".")[0]
     try:
-        return import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"Expected {module.partition('.')[0]} for pretrained transforms, got none. Install it with: pip install "
-            '"vecrl[vision]"'
-        ) from error
+        return import_library(
+            module, f'Expected {library} for pretrained transforms, got none. Install it: pip install "vecrl[vision]"'
+        )
     except RuntimeError as error:
         if _kept_libraries or "torchvision::nms" not in str(error):
             raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _kept_libraries.append(library)
+    operators = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _kept_libraries.append(operators)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("torchvision", "timm")]:
         del sys.modules[name]
     return import_module(module)

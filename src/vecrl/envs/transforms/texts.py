@@ -16,7 +16,8 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from ...errors import SpaceError, VersionError
+from ...errors import SpaceError
+from ...imports import import_library
 from ...specs import Bounded, Composite, NonTensor, TensorSpec
 from ...specs.stacked import stack_specs
 from ..entries.keys import Key, join_key, split_key
@@ -391,10 +392,8 @@ def _load_tokenizer(name: str | None) -> Any:
         raise ValueError(
             "Expected a tokenizer, got None. Pass one of the transformers library, or the name or folder of one."
         )
-    try:
-        import transformers
-    except ImportError as error:
-        raise VersionError(
-            f"Expected transformers to be installed to load the tokenizer {name!r}. pip install transformers."
-        ) from error
+    transformers = import_library(
+        "transformers",
+        f"Expected transformers to be installed to load the tokenizer {name!r}: pip install transformers",
+    )
     return transformers.AutoTokenizer.from_pretrained(name)

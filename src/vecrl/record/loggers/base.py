@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +18,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..video import VideoWriter, check_fps, frames_of
+
+INSTALL_HINT = 'Expected {} for this logger, got none. Install it: pip install "vecrl[loggers]"'
 
 
 class Logger(ABC):
@@ -163,20 +164,6 @@ class Logger(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(exp_name={self.exp_name!r}, log_dir={self.log_dir!r})"
-
-
-def import_library(module: str, library: str) -> Any:
-    """Imports and returns a module of a logging service.
-
-    Raises:
-        ImportError: the library is not installed; the message names the extra.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f'Expected {library} for this logger, got none. Install it with: pip install "vecrl[loggers]"'
-        ) from error
 
 
 def flatten(values: Any, separator: str = "/", prefix: str = "") -> dict[str, Any]:

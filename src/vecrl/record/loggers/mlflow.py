@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ...imports import import_library
 from ..video import VideoWriter
-from .base import Logger, flatten, histogram, import_library
+from .base import INSTALL_HINT, Logger, flatten, histogram
 
 
 class MLFlowLogger(Logger):
@@ -28,7 +29,7 @@ class MLFlowLogger(Logger):
         client: the `mlflow.MlflowClient`.
 
     Raises:
-        ImportError: mlflow is not installed.
+        VersionError: (an ImportError) mlflow is not installed.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class MLFlowLogger(Logger):
         super().__init__(exp_name, tracking_uri)
 
     def _create_experiment(self) -> Any:
-        self.client = import_library("mlflow", "mlflow").MlflowClient(tracking_uri=self.log_dir)
+        self.client = import_library("mlflow", INSTALL_HINT.format("mlflow")).MlflowClient(tracking_uri=self.log_dir)
         found = self.client.get_experiment_by_name(self.exp_name)
         self.id = (
             self.client.create_experiment(self.exp_name, artifact_location=self._artifact_location)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...imports import import_library
 from ..video import VideoWriter
-from .base import Logger, flatten, import_library
+from .base import INSTALL_HINT, Logger, flatten
 
 
 class TensorBoardLogger(Logger):
@@ -24,7 +25,7 @@ class TensorBoardLogger(Logger):
         experiment: the `torch.utils.tensorboard.SummaryWriter`.
 
     Raises:
-        ImportError: tensorboard is not installed.
+        VersionError: (an ImportError) tensorboard is not installed.
     """
 
     video_suffix = ".gif"
@@ -33,7 +34,7 @@ class TensorBoardLogger(Logger):
         super().__init__(exp_name, log_dir)
 
     def _create_experiment(self) -> Any:
-        writer = import_library("torch.utils.tensorboard.writer", "tensorboard")
+        writer = import_library("torch.utils.tensorboard.writer", INSTALL_HINT.format("tensorboard"))
         return writer.SummaryWriter(log_dir=str(Path(self.log_dir, self.exp_name)))
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
@@ -60,7 +61,7 @@ class TensorBoardLogger(Logger):
         self.experiment.add_hparams(settings, {}, run_name=".")
 
     def _add_video(self, name: str, video: VideoWriter, step: int | None) -> None:
-        summaries = import_library("tensorboard.compat.proto.summary_pb2", "tensorboard")
+        summaries = import_library("tensorboard.compat.proto.summary_pb2", INSTALL_HINT.format("tensorboard"))
         height, width, channels = video.frame_shape
         path = video.close(self._video_folder() / f"video-{id(video)}.gif")
         assert path is not None

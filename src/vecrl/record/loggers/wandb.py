@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...imports import import_library
 from ..video import VideoWriter
-from .base import Logger, flatten, import_library
+from .base import INSTALL_HINT, Logger, flatten
 
 
 class WandbLogger(Logger):
@@ -31,7 +32,7 @@ class WandbLogger(Logger):
         experiment: the run, from `wandb.init`.
 
     Raises:
-        ImportError: wandb is not installed.
+        VersionError: (an ImportError) wandb is not installed.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class WandbLogger(Logger):
         self.offline, self.save_dir, self.id, self.project = offline, save_dir, id, project
         self.video_fps = video_fps
         self._init_options = kwargs
-        self._library = import_library("wandb", "wandb")
+        self._library = import_library("wandb", INSTALL_HINT.format("wandb"))
         super().__init__(exp_name, save_dir or ".")
 
     def _create_experiment(self) -> Any:
