@@ -115,6 +115,8 @@ def test_unknown_backends_raise_with_the_registered_names() -> None:
 
 
 def test_inline_backends_outside_the_process_raise() -> None:
+    with pytest.raises(ValueError, match="runs_inline=True together with steps_inline=True for the backend 'odd'"):
+        register_backend("odd", lambda: ToyBackend, steps_inline=True)
     with pytest.raises(ValueError, match="in_process=True together with runs_inline=True for the backend 'odd'"):
         register_backend("odd", lambda: ToyBackend, runs_inline=True)
     assert "odd" not in backend_names()

@@ -15,6 +15,7 @@ from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pending import PendingCommand
 from vecrl.engine.pool import Pool
+from vecrl.errors import PendingError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(4, int)
@@ -161,4 +162,26 @@ def test_environments_that_interrupt_themselves(backend: str) -> None:
     np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
     np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
     assert threading.current_thread() is threading.main_thread()
+    pool.close()
+
+
+def test_a_serial_step_that_is_interrupted_leaves_its_environments_to_be_reset() -> None:
+    """Some have stepped and some have not, and no result tells which."""
+
+    class InterruptedEnv(FaultyEnv):
+        def step(self, action: Any) -> Any:
+            if self.env_id == 1 and self.episode == 0 and self.count == 2:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    pool = make_pool([lambda i=i: InterruptedEnv(i) for i in range(3)], "serial")
+    pool.reset()
+    pool.step(ACTIONS[:3])
+    pool.step(ACTIONS[:3])
+    with pytest.raises(KeyboardInterrupt):
+        pool.step(ACTIONS[:3])
+    with pytest.raises(PendingError, match=r"Environments \[0, 1, 2\] failed before; reset them"):
+        pool.step(ACTIONS[:3])
+    np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
+    np.testing.assert_array_equal(pool.step(ACTIONS[:3]).reward, 1.0)
     pool.close()

@@ -22,7 +22,7 @@ from weakref import ref
 import numpy as np
 
 from .simulator import RowBuffers
-from .space_layout import DType, Layout
+from .space_layout import DType, Layout, LeafRows, would_change
 
 _ALIGN = 64  # bytes: a cache line, and the alignment that DLPack consumers expect
 _ArraySpec = tuple[tuple[int, ...], DType]
@@ -89,7 +89,7 @@ class BatchBuffers:
         obs: layout of the observations.
         action: layout of the actions.
         num_envs: n, the number of rows.
-        slots: the number of slots. Slot 0 is never leased.
+        slots: the number of slots. Slot 0 is never leased, so with one slot all results are copies.
         fd: descriptor of a file to map; None for the heap.
 
     Attributes:
@@ -142,7 +142,7 @@ class BatchBuffers:
         actions, final_obs = [*map(place, self.actions)], [*map(place, self.final_obs)]
         return {"actions": actions, "final_obs": final_obs, "reset_mask": place(self.reset_mask), "slots": slots}
 
-    def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
+    def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, LeafRows] | None:
         """Writes the leaves of actions into `rows`, and returns those to send with the command instead.
 
         Args:
@@ -154,9 +154,9 @@ class BatchBuffers:
             The opaque leaves, and the arrays that the dtype of the space would change, by the index of the leaf; None
             if all are written.
         """
-        not_written: dict[int, Sequence[Any]] | None = None
+        not_written: dict[int, LeafRows] | None = None
         for index, (values, target) in enumerate(zip(leaves, self.actions, strict=True)):
-            if target is None or (values.dtype != target.dtype and _would_change(values, target.dtype)):
+            if target is None or would_change(values, target.dtype):
                 not_written = (not_written or {}) | {index: values}
             else:
                 target[rows] = values
@@ -217,14 +217,6 @@ def anonymous_file() -> int:
         return os.memfd_create("vecrl", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _would_change(values: np.ndarray, dtype: DType) -> bool:
-    """Returns whether a cast to the dtype of the space would change results.
-
-    This is always assumed for floats, since an environment computes in the precision of its action.
-    """
-    return dtype.kind == "f" or bool((values.astype(dtype) != values).any())
 
 
 def _slice_rows(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:

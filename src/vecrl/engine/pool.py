@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PendingError, failures_to_error
+from ..errors import ClosedError, PendingError, failures_to_error
 from ..validation import check_length
-from .backends.registry import BackendName
+from .backends.base import StepsInline
+from .backends.registry import BackendName, backend_entry
 from .env_access import EnvAccess
 from .env_index import Ids
-from .pending import PendingCommand
+from .pending import CLOSED, PendingCommand
 from .pool_options import PoolOptions
 from .simulator import ResetOptions, Simulator
-from .space_layout import Tree
+from .space_layout import LeafRows, Tree
 from .transition import Transition
 from .worker import Command, Op
 
@@ -56,6 +57,10 @@ class Pool(EnvAccess):
         **options: Any,
     ):
         super().__init__(makers, PoolOptions(backend=backend, **options))
+        self._inline: StepsInline | None = None
+        if backend_entry(backend).steps_inline and self.step_timeout is None and self._fault_policy is None:
+            assert isinstance(self._backend, StepsInline)
+            self._inline = self._backend
 
     # -- all environments --------------------------------------------------------------------------
 
@@ -105,25 +110,56 @@ class Pool(EnvAccess):
             reset_done: whether to reset, within this step, the rows in which an episode ends.
         """
         with self._lock:
-            self._start_step(actions, reset_mask, reset_done)
+            self._check_step(reset_mask)
+            if self._inline is not None:
+                return self._step_inline(self._inline, actions, reset_mask, reset_done)
+            self._send_step(actions, reset_mask, reset_done)
             return self._await_all(None)
+
+    def _step_inline(
+        self, backend: StepsInline, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool
+    ) -> Transition:
+        """Steps all environments in the caller's thread, without a command to wait for."""
+        index, elements = self._env_index, self.action_layout.elements(actions, self.num_envs)
+        try:
+            replies = backend.step(elements, reset_mask, reset_done)
+            transition = self._transition_builder.full(0, replies)
+        except BaseException:  # Ctrl-C: the results are lost
+            index.failed[:] = True
+            self._healthy = False
+            raise
+        if self._pending.calls_must_end:
+            raise ClosedError(CLOSED)
+        if not self._healthy:  # some have failed before, and all of those were reset now
+            index.failed &= ~transition.was_reset
+            self._healthy = not index.failed.any()
+        if replies and (failures := [failure for _, reply in replies for failure in reply.failures]):
+            index.mark_failed(failures)
+            self._healthy = False
+            raise failures_to_error(failures, transition)
+        return transition
 
     def step_async(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> None:
         """Sends the command of `step` without waiting."""
         with self._lock:
-            self._start_step(actions, reset_mask, reset_done)
+            self._check_step(reset_mask)
+            self._send_step(actions, reset_mask, reset_done)
 
-    def _start_step(self, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool) -> None:
+    def _check_step(self, reset_mask: np.ndarray | None) -> None:
+        """Checks that all environments can be stepped, or reset."""
         pending_commands = self._pending
         if pending_commands.updating or pending_commands.open or pending_commands.completed:
             self._check_idle()
         if not self._healthy or pending_commands.crashed or pending_commands.calls_must_end:
             self._check_alive(self._workers)
             self._env_index.require_healthy(slice(None), reset_mask)
+
+    def _send_step(self, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool) -> None:
         objects = self._buffers.write_actions(self.action_layout.batch(actions, self.num_envs), slice(None))
         if reset_mask is not None:
             self._buffers.reset_mask[:] = reset_mask
         excluded = None if self._fault_policy is None else self._fault_policy.excluded(reset_mask)
+        pending_commands = self._pending
         if objects is None and excluded is None:
             pending_commands.updating = True
             pending_command = pending_commands.register(
@@ -196,7 +232,9 @@ class Pool(EnvAccess):
         failures = self._gather(pending_command, timeout)
         failures = self._handle_failures([pending_command], failures)
         self._mark_completed(pending_command, failures)
-        transition = self._transition_builder.full(pending_command)
+        transition = self._transition_builder.full(
+            pending_command.slot, pending_command.replies, pending_command.failed
+        )
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -333,7 +371,7 @@ def _reset_extras(seeds: Sequence[int | None] | None, options: ResetOptions | No
     return extra_of
 
 
-def _step_extras(objects: Mapping[int, Sequence[Tree]] | None, reset_mask: np.ndarray | None = None) -> ExtraOf:
+def _step_extras(objects: Mapping[int, LeafRows] | None, reset_mask: np.ndarray | None = None) -> ExtraOf:
     """Returns the `extra` of a step, for some of its environments."""
 
     def extra_of(positions: np.ndarray) -> object:

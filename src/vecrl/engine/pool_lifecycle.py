@@ -88,7 +88,8 @@ class PoolLifecycle:
         self.worker_info = infos_by_worker[0]
         _check_distinct_envs(self.worker_infos, worker_specs)
         self.obs_layout, self.action_layout = map(Layout, _pool_spaces(infos_by_worker, worker_specs, self._options))
-        slots = _NUM_SLOTS if self._options.on_failure == "raise" else _NUM_SLOTS + 1
+        slots = 1 if self._pending.runs_inline else _NUM_SLOTS
+        slots += self._options.on_failure != "raise"
         self._buffers = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)
         if failures := self._pending.wait_for(self._pending.register_internal(Op.ATTACH, self._workers), None):
             raise failures_to_error(failures)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -154,7 +154,7 @@ class Simulator(Protocol):
     """A batch of k environments with their rows in host memory. Every argument `rows` is in ascending order.
 
     Optional methods are in protocols of their own, which the engine looks for: `SupportsState`, `SupportsRebuild`,
-    `SupportsSetSpaces`.
+    `StepsAndResets`, `SupportsSetSpaces`.
 
     Attributes:
         num_envs: k.
@@ -234,6 +234,29 @@ class SupportsRebuild(Protocol):
     def rebuild(self, row: int) -> None:
         """Closes the environment, whatever its state, and makes another in its place."""
         ...
+
+
+@runtime_checkable
+class StepsAndResets(Protocol):
+    """A `Simulator` that steps some rows and resets the others in one loop, which next-step auto-reset often needs."""
+
+    def step(
+        self,
+        rows: Sequence[int] | None,
+        actions: Sequence[Tree],
+        out: RowBuffers,
+        reset_done: bool,
+        reset_mask: Sequence[bool] | None = None,
+    ) -> StepNotes:
+        """Steps `rows`, see `Simulator.step`.
+
+        Args:
+            rows, actions, out, reset_done: those of `Simulator.step`.
+            reset_mask: with `rows` None: one bool per row, True to reset the row, with reward 0, and not to step it.
+        """
+        ...
+
+    mixes_steps_and_resets: Literal[True]
 
 
 @runtime_checkable

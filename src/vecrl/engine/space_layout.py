@@ -106,12 +106,25 @@ class Layout:
             SpaceError: a key is missing, a leading size or shape is wrong, or a dtype cannot be cast to the leaf's
                 dtype within its kind.
         """
-        values = self.split(tree)
+        values = [tree] if self.flat else self.split(tree)
         for i, leaf in enumerate(self.leaves):
             array = values[i]
             if type(array) is not np.ndarray or array.dtype != leaf.dtype or array.shape != (rows, *leaf.shape):
                 values[i] = _batch_leaf(array, leaf, rows)
         return values
+
+    def elements(self, tree: Tree, rows: int) -> Sequence[Tree]:
+        """Returns the actions of a batch one by one, as `batch` checks them, for environments that may keep them.
+
+        They have the dtypes of the space where this changes no value.
+        """
+        leaves: list[LeafRows] = []
+        for values, leaf in zip(self.batch(tree, rows), self.leaves, strict=True):
+            if isinstance(values, np.ndarray) and (leaf.shape or values.dtype != leaf.dtype):  # no copy of numbers
+                assert leaf.dtype is not None
+                values = values.astype(values.dtype if would_change(values, leaf.dtype) else leaf.dtype)
+            leaves.append(values)
+        return self.lazy_rows(leaves, rows)
 
     def rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
         """Returns one element per row from leaf arrays of leading size `count`."""
@@ -123,7 +136,9 @@ class Layout:
 
     def lazy_rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
         """Returns the same as `rows`; elements of several leaves are built when they are read."""
-        return self.rows(leaves, count) if self.flat or not leaves else LazyRows(self.build, leaves)
+        if self.flat:
+            return list(leaves[0])
+        return LazyRows(self.build, leaves) if leaves else self.rows(leaves, count)
 
     def empty(self, rows: int) -> list[Any]:
         """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
@@ -208,6 +223,14 @@ def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:
             f"Expected actions of dtype {leaf.dtype} at {leaf.name}, got {array.dtype}, which does not cast safely."
         )
     return array
+
+
+def would_change(values: np.ndarray, dtype: DType) -> bool:
+    """Returns whether a cast to the dtype of the space would change results.
+
+    This is assumed for all other floats, since an environment computes in the precision of its action.
+    """
+    return values.dtype != dtype and (dtype.kind == "f" or bool((values.astype(dtype) != values).any()))
 
 
 def describe(value: object) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from .infos import InfoDict, Infos
+from .infos import NO_INFOS, InfoDict, Infos
 from .space_layout import Layout, Tree
 
 if TYPE_CHECKING or not gymnasium.__version__.startswith("0."):
@@ -152,7 +152,7 @@ GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, InfoDict]
 def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
     """Returns the transition as gymnasium's `VectorEnv.step` does, in every auto-reset mode."""
     t = transition
-    info = t.infos.merge(num_envs) if t.infos else {}
+    info = {} if t.infos is NO_INFOS else t.infos.merge(num_envs)
     if len(t.final_rows):
         final = np.full(num_envs, None, object)
         rows = t.layout.rows(t.layout.split(t.final_obs), len(t.final_rows))
@@ -187,8 +187,9 @@ class Autoreset:
     def after_step(self, transition: Transition) -> None:
         """Records the rows in which an episode ended."""
         if self._next_step:
-            self._done = transition.done
-            self._any = bool(self._done.any())
+            self._any = len(transition.done_rows) > 0
+            if self._any:
+                self._done = transition.done
 
     def after_reset(self, ids: Sequence[int] | np.ndarray | slice) -> None:
         """Records that the caller has reset these environments."""

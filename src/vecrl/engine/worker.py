@@ -28,6 +28,7 @@ from .simulator import (
     RowFailures,
     Simulator,
     StepNotes,
+    StepsAndResets,
     SupportsInnermostEnvs,
     SupportsRebuild,
     SupportsSetSpaces,
@@ -169,6 +170,7 @@ class Worker:
         self.slots = batch_buffers.rows(start, stop)
         self.actions = [None if a is None else a[start:stop] for a in batch_buffers.actions]
         self.reset_mask = batch_buffers.reset_mask[start:stop]
+        self._can_mix = isinstance(self.sim, StepsAndResets)
         if isinstance(self.sim, SupportsSetSpaces):
             self.sim.set_spaces(self.obs_layout.space, self.action_layout.space)
         self.returns = np.zeros(self.worker_spec.num_envs)
@@ -197,16 +199,32 @@ class Worker:
             self._find_nan(index, buffers, notes)
         return notes
 
+    def step(self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool) -> WorkerReply | None:
+        """Steps all rows, except those of `reset_mask`, which it resets, and writes slot 0; in the caller's thread.
+
+        Args:
+            actions: one per row, in memory that the environments may keep.
+            reset_mask: `[k]` bool; None for no row.
+            reset_done: whether a row in which the episode ends is reset at once.
+        """
+        self.num_steps += 1
+        try:
+            if reset_mask is None or self._can_mix:
+                return self._step_all(actions, self.slots[0], reset_done, reset_mask)
+            rows, reset_rows = np.flatnonzero(~reset_mask).tolist(), np.flatnonzero(reset_mask).tolist()
+            return self._step_some(rows, reset_rows, [actions[row] for row in rows], self.slots[0], reset_done)
+        except (Exception, SystemExit) as error:
+            return WorkerReply(failures=[self._failure(Op.STEP, range(self.worker_spec.num_envs), error)])
+
     def _step(self, command: Command) -> WorkerReply | None:
         self.num_steps += 1
         buffers = self.slots[command.slot]
-        if command.rows is None and not command.masked:
-            return self._make_reply(command.op, self._step_rows(None, command.extra, buffers, command.reset_done))
+        if command.rows is None and (not command.masked or (self._can_mix and not command.extra)):
+            reset_mask = self.reset_mask if command.masked else None
+            return self._step_all(self._actions(None, command.extra), buffers, command.reset_done, reset_mask)
         rows, reset_rows = self._split(command)
-        reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
-        if not rows:
-            return reply
-        return self._make_reply(command.op, self._step_rows(rows, command.extra, buffers, command.reset_done), reply)
+        actions = self._actions(np.array(rows, np.int64), command.extra)
+        return self._step_some(rows, reset_rows, actions, buffers, command.reset_done)
 
     def _split(self, command: Command) -> tuple[list[int], list[int]]:
         """Returns the rows to step and the rows to reset."""
@@ -214,26 +232,52 @@ class Worker:
             return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
         return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
-    def _step_rows(
-        self, rows: Sequence[int] | None, objects: Mapping[int, LeafRows] | None, buffers: RowBuffers, reset_done: bool
-    ) -> StepNotes:
-        """Steps `rows` and updates their returns and lengths."""
-        assert self.sim is not None
-        if rows is None:
-            buffers.flags.fill(False)
-            notes = self.sim.step(None, self._actions(None, objects), buffers, reset_done)
-            if self.worker_spec.num_envs == 1:  # faster than array operations
-                self.returns[0] += buffers.reward[0]
-                self.lengths[0] += 1
-            else:
-                self.returns += buffers.reward
-                self.lengths += 1
+    def _step_all(
+        self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, reset_mask: np.ndarray | None
+    ) -> WorkerReply | None:
+        """Steps all rows, or resets them where `reset_mask` holds, and updates their returns and lengths."""
+        sim: Any = self.sim
+        buffers.flags.fill(False)
+        if reset_mask is None:
+            notes = sim.step(None, actions, buffers, reset_done)
         else:
-            index = np.array(rows)
-            buffers.flags[:, index] = False
-            notes = self.sim.step(rows, self._actions(index, objects), buffers, reset_done)
-            self.returns[index] += buffers.reward[index]
-            self.lengths[index] += 1
+            notes = sim.step(None, actions, buffers, reset_done, reset_mask.tolist())
+        if self.worker_spec.num_envs == 1:  # faster than array operations
+            self.returns[0] += buffers.reward[0]
+            self.lengths[0] += 1
+        else:
+            self.returns += buffers.reward
+            self.lengths += 1
+        for row in () if reset_mask is None else reset_mask.nonzero()[0].tolist():
+            buffers.was_reset[row] = True
+            self.returns[row] = self.lengths[row] = 0
+        if notes.done_rows or self.worker_spec.check_nan:
+            self._end_step(notes, slice(None), buffers, reset_done)
+        return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
+
+    def _step_some(
+        self,
+        rows: Sequence[int],
+        reset_rows: Sequence[int],
+        actions: Sequence[Tree],
+        buffers: RowBuffers,
+        reset_done: bool,
+    ) -> WorkerReply | None:
+        """Resets some rows and steps others, and updates their returns and lengths."""
+        assert self.sim is not None
+        reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
+        if not rows:
+            return reply
+        index = np.array(rows)
+        buffers.flags[:, index] = False
+        notes = self.sim.step(rows, actions, buffers, reset_done)
+        self.returns[index] += buffers.reward[index]
+        self.lengths[index] += 1
+        self._end_step(notes, rows, buffers, reset_done)
+        return self._make_reply(Op.STEP, notes, reply)
+
+    def _end_step(self, notes: StepNotes, index: Sequence[int] | slice, buffers: RowBuffers, reset_done: bool) -> None:
+        """Records the episodes that ended in a step of the rows of `index`."""
         for row in notes.done_rows:
             buffers.returns[row] = self.returns[row]
             buffers.lengths[row] = self.lengths[row]
@@ -241,8 +285,7 @@ class Worker:
                 buffers.was_reset[row] = True
                 self.returns[row] = self.lengths[row] = 0
         if self.worker_spec.check_nan:
-            self._find_nan(slice(None) if rows is None else rows, buffers, notes)
-        return notes
+            self._find_nan(index, buffers, notes)
 
     def _actions(self, rows: np.ndarray | None, objects: Mapping[int, LeafRows] | None) -> Sequence[Tree]:
         """Returns one action per row. They are copies, since a simulator may keep them."""
@@ -310,8 +353,17 @@ class Worker:
 
     # -- replies ---------------------------------------------------------------------------------
 
-    def _make_reply(self, op: Op, notes: StepNotes, previous: WorkerReply | None = None) -> WorkerReply | None:
-        """Returns `previous` extended by `notes`, or None if the reply would be empty."""
+    def _make_reply(
+        self,
+        op: Op,
+        notes: StepNotes,
+        previous: WorkerReply | None = None,
+        reset_mask: np.ndarray | None = None,
+    ) -> WorkerReply | None:
+        """Returns `previous` extended by `notes`, or None if the reply would be empty.
+
+        Failures in rows of `reset_mask` are failures of a reset.
+        """
         has_infos = self.worker_spec.infos and (notes.infos or notes.final_infos)
         if not has_infos and not notes.objects and not notes.failures:
             return previous
@@ -321,7 +373,9 @@ class Worker:
         for leaf, pairs in self._to_env_ids(notes.objects).items():
             reply.objects[leaf] = reply.objects.get(leaf, []) + pairs
         reply.final_objects |= self._to_env_ids(notes.final_objects)
-        reply.failures += self._failures(op, notes.failures)
+        for row, error in notes.failures:
+            is_reset = reset_mask is not None and reset_mask[row]
+            reply.failures.append(self._failure(Op.RESET if is_reset else op, [row], error))
         return reply
 
     def _infos(self, infos: Sequence[tuple[int, Any]], notes: StepNotes) -> Infos:

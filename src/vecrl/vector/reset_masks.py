@@ -43,6 +43,9 @@ class LatestObs:
             ids: the ids of the environments, an integer array; None for all.
         """
         self.has_obs = True
+        if ids is None and self._layout.flat:
+            self._leaves[0][:] = obs
+            return
         for leaf, new in zip(self._leaves, self._layout.split(obs), strict=True):
             if ids is None:
                 leaf[:] = new

@@ -192,8 +192,14 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         Returns:
             Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos.
         """
-        self._start_step(actions)
-        return self._finish_step()
+        autoreset = self._autoreset
+        try:
+            transition = self._pool.step(actions, reset_mask=autoreset.reset_mask(), reset_done=autoreset.reset_done)
+        except WorkerError as error:
+            self._after_failed_step(error)
+            raise
+        self._after_step(transition)
+        return self._results(transition)
 
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
         options, mask = split_options(options, self.num_envs)
@@ -228,14 +234,17 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         try:
             transition = self._pool.wait(timeout)
         except WorkerError as error:
-            if error.transition is not None:
-                self._after_step(error.transition)
+            self._after_failed_step(error)
             raise
         self._after_step(transition)
         return self._results(transition)
 
     def _results(self, transition: Transition) -> GymStep:
         return gymnasium_step(transition, self.num_envs)
+
+    def _after_failed_step(self, error: WorkerError) -> None:
+        if error.transition is not None:
+            self._after_step(error.transition)
 
     def _after_step(self, transition: Transition) -> None:
         self._autoreset.after_step(transition)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout
+from ..space_layout import Layout, Tree
 from ..worker import Command, WorkerReply
 
 Reply = tuple[int, int, WorkerReply | None]
@@ -67,5 +69,20 @@ class Backend(Protocol):
         """Ends every worker within about `grace` seconds, kills the rest, and frees all resources.
 
         A second call does nothing. Returns the workers that could not be killed.
+        """
+        ...
+
+
+@runtime_checkable
+class StepsInline(Protocol):
+    """A `Backend` that can step all environments in the caller's thread, without commands."""
+
+    def step(
+        self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool
+    ) -> list[tuple[int, WorkerReply]]:
+        """Steps all environments and writes slot 0; see `Worker.step`.
+
+        Returns:
+            The non-empty replies, each with its worker.
         """
         ...

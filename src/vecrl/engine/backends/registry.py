@@ -34,6 +34,8 @@ class BackendEntry:
         in_process: whether the environments are in the caller's process, so that they share its objects and its global
             random generators, and so that a crash of one ends the caller.
         runs_inline: whether `Backend.receive` itself executes the commands, one after another, in the caller's thread.
+        steps_inline: whether the backend is a `StepsInline` too, with a `step` that the pool calls instead of sending a
+            command to all, unless steps have a time limit or environments that fail are restarted.
         takes_ray_options: whether `ray_options` may be given.
         takes_python: whether `python` may be given, the interpreter of the workers.
     """
@@ -44,6 +46,7 @@ class BackendEntry:
     runs_inline: bool = False
     takes_ray_options: bool = False
     takes_python: bool = False
+    steps_inline: bool = False
 
     @property
     def default_workers(self) -> int:
@@ -98,16 +101,18 @@ def register_backend(
     runs_inline: bool = False,
     takes_ray_options: bool = False,
     takes_python: bool = False,
+    steps_inline: bool = False,
     replace: bool = False,
 ) -> None:
     """Adds a backend to the registry.
 
     Args:
-        name, load, in_process, runs_inline, takes_ray_options, takes_python: see `BackendEntry`.
+        name, load, in_process, runs_inline, takes_ray_options, takes_python, steps_inline: see `BackendEntry`.
         replace: whether to replace the entry of a name that is registered, which may be one of vecrl's own.
 
     Raises:
-        ValueError: the name is empty or registered, or `runs_inline` is given without `in_process`.
+        ValueError: the name is empty or registered, `runs_inline` is given without `in_process`, or `steps_inline`
+            without `runs_inline`.
         TypeError: `load` is the class itself, or cannot be called without arguments.
 
     >>> from vecrl.engine import Pool
@@ -119,12 +124,15 @@ def register_backend(
     """
     if runs_inline and not in_process:
         raise ValueError(f"Expected in_process=True together with runs_inline=True for the backend {name!r}.")
+    if steps_inline and not runs_inline:
+        raise ValueError(f"Expected runs_inline=True together with steps_inline=True for the backend {name!r}.")
     if isinstance(load, type) or not callable(load) or not _takes_no_arguments(load):
         raise TypeError(
             f"Expected load of the backend {name!r} to be a function without arguments that returns the class, got "
             f"{load!r:.80}. Give `lambda: TheClass`."
         )
-    _entries.add(name, BackendEntry(name, load, in_process, runs_inline, takes_ray_options, takes_python), replace)
+    flags = in_process, runs_inline, takes_ray_options, takes_python, steps_inline
+    _entries.add(name, BackendEntry(name, load, *flags), replace)
 
 
 def _takes_no_arguments(function: Callable[..., object]) -> bool:
@@ -197,7 +205,7 @@ def _load_ray() -> MakeBackend:
     return RayBackend
 
 
-register_backend("serial", _load_serial, in_process=True, runs_inline=True)
+register_backend("serial", _load_serial, in_process=True, runs_inline=True, steps_inline=True)
 register_backend("threads", _load_threads, in_process=True)
 register_backend("processes", _load_processes, takes_python=True)
 register_backend("ray", _load_ray, takes_ray_options=True)

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import repeat
 
+import numpy as np
+
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout
+from ..space_layout import Layout, Tree
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .base import Reply
 from .worker_options import WorkerOptions
@@ -58,6 +60,20 @@ class SerialBackend:
 
     def broadcast(self, command: Command) -> None:
         self._queue.extend(zip(range(self.num_workers), repeat(command)))
+
+    def step(
+        self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool
+    ) -> list[tuple[int, WorkerReply]]:
+        if self.num_workers == 1:
+            reply = self._workers[0].step(actions, reset_mask, reset_done)
+            return [] if reply is None else [(0, reply)]
+        replies: list[tuple[int, WorkerReply]] = []
+        for index, worker in enumerate(self._workers):
+            rows = slice(worker.worker_spec.start, worker.worker_spec.start + worker.worker_spec.num_envs)
+            reply = worker.step(actions[rows], None if reset_mask is None else reset_mask[rows], reset_done)
+            if reply is not None:
+                replies.append((index, reply))
+        return replies
 
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
         replies, self._late_replies = self._late_replies, []

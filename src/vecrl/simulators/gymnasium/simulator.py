@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class GymnasiumSimulator:
     Raises:
         RowFailures: environments could not be constructed; with the row and the exception of each.
     """
+
+    mixes_steps_and_resets: Literal[True] = True
 
     def __init__(
         self,
@@ -108,8 +110,15 @@ class GymnasiumSimulator:
         self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
         return notes
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Tree], out: RowBuffers, reset_done: bool) -> StepNotes:
-        """Steps environments and writes the results into `out`, as `Simulator.step`."""
+    def step(
+        self,
+        rows: Sequence[int] | None,
+        actions: Sequence[Tree],
+        out: RowBuffers,
+        reset_done: bool,
+        reset_mask: Sequence[bool] | None = None,
+    ) -> StepNotes:
+        """Steps, or resets, environments and writes the results into `out`, as `StepsAndResets.step`."""
         notes = StepNotes()
         obs_list: list[Tree] = []
         rewards: list[object] = []
@@ -118,15 +127,19 @@ class GymnasiumSimulator:
         envs = self.envs if rows is None else [self.envs[row] for row in rows]
         for row, env, action in zip(ok_rows, envs, actions, strict=True):
             try:
-                obs, reward, terminated, truncated, info = env.step(action)
-                if terminated or truncated:
-                    out.terminated[row], out.truncated[row] = terminated, truncated
-                    notes.done_rows.append(row)
-                    if reset_done:
-                        final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
-                        if info:
-                            notes.final_infos.append((row, info))
-                        obs, info = read_reset(env.reset(), env)
+                if reset_mask is not None and reset_mask[row]:
+                    obs, info = read_reset(env.reset(), env)
+                    reward = 0.0
+                else:
+                    obs, reward, terminated, truncated, info = env.step(action)
+                    if terminated or truncated:
+                        out.terminated[row], out.truncated[row] = terminated, truncated
+                        notes.done_rows.append(row)
+                        if reset_done:
+                            final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
+                            if info:
+                                notes.final_infos.append((row, info))
+                            obs, info = read_reset(env.reset(), env)
                 if info:
                     notes.infos.append((row, info))
             except ENV_EXCEPTIONS as error:
@@ -153,7 +166,7 @@ class GymnasiumSimulator:
                 target = leaves[index]
                 if target is None:  # copies, since environments may change their own objects
                     objects[index] = list(zip(rows, deepcopy(values), strict=True))
-                elif len(rows) < self.num_envs or (self.num_envs == 1 and target.ndim > 1):
+                elif len(rows) < self.num_envs or self.num_envs == 1:
                     _scatter(values, target, rows)
                 else:
                     _stack(values, target)
