@@ -98,6 +98,10 @@ NEEDS = {
     "from vecrl.vector import TorchWrapper": ("torch", "vecrl.vector.TorchWrapper"),
     "import vecrl; vecrl.vector.make_vector_env('native::CartPole-v1')": ("torch", "vecrl.vector.make_vector_env"),
     "import vecrl.simulators.native": ("torch", "vecrl.simulators.native"),
+    **{
+        f"import vecrl.simulators.{module}": ("torch", f"vecrl.simulators.{module}")
+        for module in ("batch_adapter", "jax_simulator", "row_task")
+    },
     "from vecrl.classic import GymEnv; GymEnv('native::CartPole-v1')": ("torch", "native::CartPole-v1"),
     "from vecrl.running_stats import RunningStats; RunningStats(device='cpu')": ("torch", "devices"),
     "import vecrl.specs": ("tensordict", "vecrl.specs"),

@@ -74,7 +74,7 @@ def test_wrong_arguments_and_states():
     assert available("atari-vector").install is None
     with pytest.raises(ValueError, match=r"got 'MsPacman'\. Did you mean ms_pacman"):
         AtariVectorSimulator("MsPacman", 1)
-    with pytest.raises(ValueError, match="'rgb_array', got 'human'"):
+    with pytest.raises(ValueError, match="'rgb_array' for Atari games, got 'human'"):
         AtariVectorSimulator("pong", 1, render_mode="human")
     with pytest.raises(ValueError, match="no autoreset_mode or batch_size"):
         AtariVectorSimulator("pong", 1, autoreset_mode="SameStep")

@@ -106,9 +106,12 @@ def test_wrong_calls_are_refused():
     sim.reset()
     with pytest.raises(SpaceError, match=r"Expected actions from -1 to 1 for Walk, got \[2\] for the environments"):
         sim.step(torch.tensor([0, 2]))
+    for mask in (torch.tensor([0, 1]), torch.ones(3, dtype=torch.bool)):
+        with pytest.raises(SpaceError, match=r"Expected a bool mask of shape \(2,\), got torch\.(int64|bool) of shape"):
+            sim.reset_where(mask)
     with pytest.raises(StateError, match="Expected a state of 2 rows"):
         sim.set_state(Walk(3).get_state())
-    with pytest.raises(ValueError, match=r"Expected render_mode None, got 'rgb_array'\."):
+    with pytest.raises(ValueError, match=r"Expected render_mode to be None for Walk, got 'rgb_array'\."):
         Walk(1, render_mode="rgb_array")
     sim.close()
     sim.close()

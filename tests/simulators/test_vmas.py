@@ -152,7 +152,7 @@ def test_frames_show_the_row() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="Expected the name of a scenario of VMAS"):
         make_batch("nope", 2)
-    with pytest.raises(ValueError, match="Expected render_mode None or 'rgb_array', got 'human'"):
+    with pytest.raises(ValueError, match="Expected render_mode to be None or 'rgb_array' for VMAS, got 'human'"):
         make_batch("balance", 2, render_mode="human")
     with pytest.raises(SpaceError, match="Expected no reset options for VMAS"):
         make_batch("balance", 2).reset(options={"x": 1})

@@ -1,9 +1,14 @@
-"""What the adapters of batched simulators share: streams, resets of some rows, time limits, states and checks.
+"""What batched simulators share: seeds, resets of some rows, time limits, states and checks.
 
-`BatchAdapter` is the base of an adapter, and `SelfResetAdapter` that of a library which resets rows itself.
+`BatchDriver` is the base of all. `BatchAdapter` is that of an adapter of a library, and `SelfResetAdapter` that of a
+library which resets rows itself.
 """
 
 from __future__ import annotations
+
+from ..imports import require_extra
+
+require_extra("torch", __name__)
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +27,8 @@ from ..seeding import random_seeds, seed_for
 from ..validation import check_discrete, check_length, check_seeds, normalize_device, parse_count, parse_optional_count
 
 Seeds = Sequence[int | None] | None
-STEPS = "episode_steps"
+NO_LIMIT = 2**31 - 1
+OWN_ENTRIES = "seeds", "episodes", "episode_steps"  # of the states of a `BatchAdapter`; the last with a time limit
 
 
 class RowStreams:
@@ -52,12 +58,10 @@ class RowStreams:
         return [seed_for(root, 0, count) if count else root for root, count in drawn]
 
 
-class BatchAdapter(ABC):
-    """Implements `vecrl.engine.simulator.BatchSimulator` from a few methods of a subclass.
+class BatchDriver(ABC):
+    """What all batched simulators share; implements a part of `vecrl.engine.simulator.BatchSimulator`.
 
-    A subclass defines `start`, `advance` and `observe`; `draw` if it renders; `read_state` and `write_state` if it has
-    states; `free` if a library must be closed. Tensors are on `device`. A tensor that a method has returned must not be
-    changed later.
+    A subclass defines `step`, `get_state` and the methods below `close`; `_draw` if it renders.
 
     Args:
         num_envs: n, the number of rows.
@@ -65,13 +69,10 @@ class BatchAdapter(ABC):
         device: a torch device or its name; None for the CPU.
         render_mode: None or "rgb_array".
         render_fps: frames per second of a video in real time; None for a simulator that does not render.
-        max_episode_steps: truncates episodes of this length; None or -1 if only the library ends episodes.
+        max_episode_steps: truncates episodes of this length; None or -1 for no limit.
 
     Attributes:
         label: the name in messages; by default that of the class.
-        checks_range: whether to check that actions of a Discrete space are in range, which waits for a device.
-        no_states: what to do if there are no states.
-        streams: the random streams of the rows.
         was_reset: whether there was a reset, without which rows cannot be stepped.
 
     Raises:
@@ -79,8 +80,7 @@ class BatchAdapter(ABC):
     """
 
     label: str
-    checks_range: ClassVar[bool] = True
-    no_states: ClassVar[str] = "Reset the rows instead."
+    _takes_options: ClassVar[bool] = False  # whether there are reset options
 
     def __init__(
         self,
@@ -93,19 +93,144 @@ class BatchAdapter(ABC):
         render_fps: float | None = None,
         max_episode_steps: int | None = None,
     ):
+        self.label = getattr(self, "label", type(self).__name__)
         modes = [] if render_fps is None else ["rgb_array"]
         if render_mode not in (None, *modes):
-            raise ValueError(f"Expected render_mode {' or '.join(map(repr, [None, *modes]))}, got {render_mode!r}.")
-        self.label = getattr(self, "label", type(self).__name__)
+            expected = " or ".join(map(repr, [None, *modes]))
+            raise ValueError(f"Expected render_mode to be {expected} for {self.label}, got {render_mode!r}.")
         self.num_envs = parse_count("num_envs", num_envs)
         self.observation_space, self.action_space = observation_space, action_space
-        self.device = str(torch.device(normalize_device(device or "cpu")))
-        self.render_mode, self._has_choices = render_mode, isinstance(action_space, Discrete)
+        self.device = str(torch.device("cpu" if device is None else normalize_device(device)))
+        self.render_mode = render_mode
         self.metadata: dict[str, Any] = {"render_modes": modes} | ({"render_fps": render_fps} if modes else {})
-        self.streams = RowStreams(self.num_envs)
-        self.was_reset = self._closed = False
         limit = None if max_episode_steps == -1 else max_episode_steps
-        self._limit = parse_optional_count("max_episode_steps", limit)
+        self._limit = parse_optional_count("max_episode_steps", limit) or NO_LIMIT
+        self.was_reset = self._closed = False
+
+    def reset(self, seeds: Seeds = None, options: ResetOptions | None = None) -> Tree:
+        """Starts an episode in every row and returns the observations.
+
+        Args:
+            seeds: `seeds[i]` seeds row i. If it is None, the random stream of the row continues, which starts from the
+                operating system's entropy.
+            options: for this reset only; must be empty for most simulators.
+
+        Raises:
+            SpaceError: there are options, not one seed per row, or a seed below 0 or of at least 2**64.
+        """
+        self._require_open()
+        if options and not self._takes_options:
+            raise SpaceError(f"Expected no reset options for {self.label}, got {sorted(options)}. Omit them.")
+        if seeds is not None:
+            check_length("seeds", seeds, self.num_envs)
+            check_seeds(seeds)
+            self._seed(seeds)
+        obs = self._reset_all(seeds, options or {})
+        self.was_reset = True
+        return obs
+
+    def reset_where(self, mask: Tensor) -> Tree:
+        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows.
+
+        Raises:
+            SpaceError: `mask` has another shape or dtype.
+            PendingError: there was no reset.
+        """
+        self._require_reset()
+        self._check_mask(mask)
+        return self._reset_rows(mask)
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores a state that `get_state` of this simulator, or of one with the same arguments, has returned.
+
+        Raises:
+            NotImplementedError: there are no states.
+            StateError: the state is of another number of rows, or lacks entries; nothing is changed.
+        """
+        self._require_open()
+        sizes = {name: tuple(value.shape) for name, value in state.items() if value.shape[:1] != (self.num_envs,)}
+        if sizes:
+            raise StateError(f"Expected a state of {self.num_envs} rows, got tensors of the shapes {sizes}.")
+        try:
+            self._restore(state)
+        except KeyError as missing:
+            raise StateError(
+                f"Expected a state of {self.label} with {list(missing.args)}, got {sorted(state)}. Restore what "
+                "get_state of a simulator with the same arguments returned."
+            ) from missing
+        self.was_reset = True
+
+    def render(self, row: int) -> np.ndarray | None:
+        """Returns a frame `[height, width, 3]` uint8 of one row; None without a render mode."""
+        return None if self.render_mode is None else self._draw(row)
+
+    def close(self) -> None:  # noqa: B027  (most simulators have nothing to close)
+        """Frees what rendering made. Further calls have no effect."""
+
+    # -- what a subclass defines -------------------------------------------------------------------
+
+    def _draw(self, row: int) -> np.ndarray:
+        raise NotImplementedError(f"Expected {type(self).__name__} to define _draw(row) for frames.")
+
+    @abstractmethod
+    def _seed(self, seeds: Sequence[int | None]) -> None:
+        """Seeds the rows of all seeds that are not None, for their next episodes."""
+
+    @abstractmethod
+    def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tree:
+        """Starts an episode in all rows, which were seeded with `seeds`, and returns the observations."""
+
+    @abstractmethod
+    def _reset_rows(self, mask: Tensor) -> Tree:
+        """Starts an episode in the rows of `mask`, and returns the observations of all rows."""
+
+    @abstractmethod
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        """Restores copies of the entries of `state`, which has all rows. A KeyError of it must not change anything."""
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _check_mask(self, mask: Tensor) -> None:
+        if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
+            raise SpaceError(
+                f"Expected a bool mask of shape {(self.num_envs,)}, got {mask.dtype} of shape {tuple(mask.shape)}. "
+                "Give one bool per environment."
+            )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"Expected an open simulator of {self.label}, got one that was closed. Make a new one.")
+
+    def _require_reset(self) -> None:
+        self._require_open()
+        if not self.was_reset:
+            raise PendingError(f"No episode of {self.label} was started. Call reset first.")
+
+
+class BatchAdapter(BatchDriver):
+    """The base for an adapter of a library, which implements a `BatchSimulator` from a few methods; see `BatchDriver`.
+
+    A subclass defines `start`, `advance` and `observe`; `draw` if it renders; `read_state` and `write_state` if it has
+    states; `free` if a library must be closed. Tensors are on `device`. A tensor that a method has returned must not be
+    changed later.
+
+    Args:
+        num_envs, observation_space, action_space: as in `BatchDriver`.
+        options: as in `BatchDriver`. `max_episode_steps` is None if only the library ends episodes.
+
+    Attributes:
+        checks_range: whether to check that actions of a Discrete space are in range, which waits for a device.
+        no_states: what to do if there are no states.
+        streams: the random streams of the rows.
+    """
+
+    checks_range: ClassVar[bool] = True
+    no_states: ClassVar[str] = "Reset the rows instead."
+
+    def __init__(self, num_envs: int, observation_space: AnySpace, action_space: AnySpace, **options: Any):
+        super().__init__(num_envs, observation_space, action_space, **options)
+        self._has_choices = isinstance(action_space, Discrete)
+        self.streams = RowStreams(self.num_envs)
         self._steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)  # of the running episodes
 
     # -- what a subclass defines -------------------------------------------------------------------
@@ -140,42 +265,14 @@ class BatchAdapter(ABC):
         """Restores what `read_state` returned; there may be other entries beside it."""
         raise self._no_states("write")
 
-    def free(self) -> None:  # noqa: B027  (most libraries have nothing to close)
+    def free(self) -> None:
         """Closes the library. It is called once."""
 
     # -- BatchSimulator ----------------------------------------------------------------------------
 
     def seed(self, seeds: Sequence[int | None]) -> None:
-        """Seeds the rows of all seeds that are not None, for their next episodes.
-
-        Raises:
-            SpaceError: there is not one seed per row, or one is below 0 or at least 2**64.
-        """
-        check_length("seeds", seeds, self.num_envs)
-        check_seeds(seeds)
+        """Seeds the rows of all seeds that are not None, for their next episodes."""
         self.streams.seed(seeds)
-
-    def reset(self, seeds: Seeds = None, options: ResetOptions | None = None) -> Tree:
-        """Starts an episode in every row and returns the observations.
-
-        Args:
-            seeds: `seeds[i]` seeds row i, unless it is None.
-            options: must be empty.
-        """
-        self._require_open()
-        if options:
-            raise SpaceError(f"Expected no reset options for {self.label}, got {sorted(options)}. Omit them.")
-        seeds = [None] * self.num_envs if seeds is None else seeds
-        self.seed(seeds)
-        self._start(np.arange(self.num_envs), seeds)
-        self.was_reset = True
-        return self.observe()
-
-    def reset_where(self, mask: Tensor) -> Tree:
-        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        self._require_reset()
-        self._start(np.flatnonzero(_on_host(mask)), None)
-        return self.observe()
 
     def step(self, actions: Tree) -> BatchStep:
         """Steps all rows.
@@ -188,14 +285,10 @@ class BatchAdapter(ABC):
         self._check_range(actions)
         step = self.advance(actions)
         flags = getattr(step, "truncated", None)
-        if self._limit is None or not isinstance(flags, Tensor) or flags.dtype != torch.bool:
+        if self._limit == NO_LIMIT or not isinstance(flags, Tensor) or flags.dtype != torch.bool:
             return step  # a wrong result is refused by the checks of all simulators
         self._steps += 1
         return replace(step, truncated=flags | (self._steps >= self._limit))
-
-    def render(self, row: int) -> np.ndarray | None:
-        """Returns a frame `[height, width, 3]` uint8 of one row; None without a render mode."""
-        return None if self.render_mode is None else self.draw(row)
 
     def get_state(self) -> dict[str, Tensor]:
         """Returns copies of the complete state: of the library, the random streams, and step counts of a time limit.
@@ -204,39 +297,13 @@ class BatchAdapter(ABC):
             NotImplementedError: the library has no states.
         """
         state = self.read_state()
-        if used := state.keys() & set(self._own_entries()):
+        names = self._own_entries
+        if used := state.keys() & set(names):
             raise StateError(
                 f"Expected read_state of {self.label} to use other names than {sorted(used)}. Rename them."
             )
-        streams = {"seeds": self.streams.roots, "episodes": self.streams.counts}
-        state |= {name: torch.tensor(values, device=self.device) for name, values in streams.items()}
-        return state if self._limit is None else state | {STEPS: self._steps.clone()}
-
-    def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a state that `get_state` returned.
-
-        Raises:
-            NotImplementedError: the library has no states.
-            StateError: the state is of another number of rows, or has no entries of the streams or the time limit.
-        """
-        self._require_open()
-        if type(self).write_state is BatchAdapter.write_state:
-            raise self._no_states("write")
-        sizes = {name: tuple(value.shape) for name, value in state.items() if value.shape[:1] != (self.num_envs,)}
-        if sizes:
-            raise StateError(f"Expected a state of {self.num_envs} rows, got tensors of the shapes {sizes}.")
-        if missing := set(self._own_entries()) - state.keys():
-            raise StateError(
-                f"Expected a state of {self.label} with {sorted(missing)}, got {sorted(state)}. Restore what "
-                "get_state of a simulator with the same time limit returned."
-            )
-        self.write_state(state)
-        self.streams.roots, self.streams.counts = (
-            state[name].numpy(force=True).copy() for name in ("seeds", "episodes")
-        )
-        if self._limit is not None:
-            self._steps = state[STEPS].clone()
-        self.was_reset = True
+        own = zip(names, (self.streams.roots, self.streams.counts, self._steps), strict=False)
+        return state | {name: torch.as_tensor(value, device=self.device).clone() for name, value in own}
 
     def close(self) -> None:
         """Closes the library. Further calls have no effect."""
@@ -244,10 +311,35 @@ class BatchAdapter(ABC):
             self._closed = True
             self.free()
 
+    # -- BatchDriver -------------------------------------------------------------------------------
+
+    def _draw(self, row: int) -> np.ndarray:
+        return self.draw(row)
+
+    def _seed(self, seeds: Sequence[int | None]) -> None:
+        self.seed(seeds)
+
+    def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tree:
+        self._start(np.arange(self.num_envs), [None] * self.num_envs if seeds is None else seeds)
+        return self.observe()
+
+    def _reset_rows(self, mask: Tensor) -> Tree:
+        self._start(np.flatnonzero(_on_host(mask)), None)
+        return self.observe()
+
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        if type(self).write_state is BatchAdapter.write_state:
+            raise self._no_states("write")
+        roots, counts, *steps = (state[name] for name in self._own_entries)
+        self.write_state(state)
+        self.streams.roots, self.streams.counts = roots.numpy(force=True).copy(), counts.numpy(force=True).copy()
+        self._steps = steps[0].clone() if steps else self._steps
+
     # -- private methods ---------------------------------------------------------------------------
 
+    @property
     def _own_entries(self) -> tuple[str, ...]:
-        return ("seeds", "episodes") if self._limit is None else ("seeds", "episodes", STEPS)
+        return OWN_ENTRIES[:2] if self._limit == NO_LIMIT else OWN_ENTRIES
 
     def _no_states(self, verb: str) -> NotImplementedError:
         text = f"Expected a simulator with states, got {self.label}, which cannot {verb} its states. {self.no_states}"
@@ -256,7 +348,7 @@ class BatchAdapter(ABC):
     def _start(self, rows: np.ndarray, seeds: Seeds) -> None:
         if len(rows):
             self.start(rows, seeds)
-            if self._limit is not None:
+            if self._limit != NO_LIMIT:
                 self._steps[torch.from_numpy(rows)] = 0
 
     def _check_range(self, actions: Any, ids: Any = None) -> None:
@@ -264,15 +356,6 @@ class BatchAdapter(ABC):
         if self._has_choices and self.checks_range:
             array = _on_host(actions) if isinstance(actions, Tensor) else actions
             check_discrete(array, self.action_space, self.label, ids)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"Expected an open simulator of {self.label}, got one that was closed. Make a new one.")
-
-    def _require_reset(self) -> None:
-        self._require_open()
-        if not self.was_reset:
-            raise PendingError(f"No episode of {self.label} was started. Call reset first.")
 
 
 class SelfResetAdapter(BatchAdapter):
@@ -289,15 +372,12 @@ class SelfResetAdapter(BatchAdapter):
     resets_again: ClassVar[bool] = True
     at_start: np.ndarray
 
-    def reset(self, seeds: Seeds = None, options: ResetOptions | None = None) -> Tree:
-        """Starts an episode in every row and returns the observations, see `BatchAdapter.reset`."""
-        obs = super().reset(seeds, options)
+    def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tree:
+        obs = super()._reset_all(seeds, options)
         self.at_start = np.full(self.num_envs, not self.resets_again)
         return obs
 
-    def reset_where(self, mask: Tensor) -> Tree:
-        """Returns the observations of all rows; starts episodes in the rows of `mask` that are not in `at_start`."""
-        self._require_reset()
+    def _reset_rows(self, mask: Tensor) -> Tree:
         rows = _on_host(mask)
         self._start(np.flatnonzero(rows & ~self.at_start), None)
         self.at_start = self.at_start & ~rows if self.resets_again else self.at_start | rows

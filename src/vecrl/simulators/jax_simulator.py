@@ -11,6 +11,10 @@ once before a measurement of time. JAX keeps compiled code between runs if `jax_
 
 from __future__ import annotations
 
+from ..imports import require_extra
+
+require_extra("torch", __name__)
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -24,7 +28,7 @@ from ..engine.simulator import Array, BatchStep, ResetOptions
 from ..engine.space_layout import AnySpace, Layout, Tree
 from ..errors import SpaceError
 from ..seeding import random_seeds
-from ..validation import check_seeds
+from .batch_adapter import BatchDriver, Seeds
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
 RESET_PARTS = 8  # an episode is started in as many rows at a time as an eighth of all
@@ -157,7 +161,7 @@ class JaxTask(ABC):
         return jax.jit(start), jax.jit(step), jax.jit(reset_where), jax.jit(step_and_reset)
 
 
-class JaxSimulator:
+class JaxSimulator(BatchDriver):
     """`num_envs` rows of a `JaxTask`; a `vecrl.engine.simulator.BatchSimulator`.
 
     Observations and actions are tensors `[num_envs, ...]` on `device`, nested as the spaces. A row with seed s starts
@@ -187,53 +191,40 @@ class JaxSimulator:
         render_mode: str | None = None,
         infos: bool = True,
     ):
-        modes = ["rgb_array"] if task.can_render else []
-        if render_mode is not None and render_mode not in modes:
-            raise ValueError(
-                f"Expected render_mode to be {' or '.join(map(repr, [None, *modes]))} for {task.name}, got "
-                f"{render_mode!r}. Use render_mode=None."
-            )
-        self.task = task
-        self.num_envs = num_envs
-        self.observation_space, self.action_space = task.observation_space, task.action_space
-        self.render_mode = render_mode
-        self.metadata = {"render_modes": modes, "render_fps": task.render_fps}
+        self.task, self.label, self._infos = task, task.name, infos
         self._jax_device = jax_device(device)
-        self.device = torch_name(self._jax_device)
-        self._infos = infos
+        super().__init__(
+            num_envs,
+            task.observation_space,
+            task.action_space,
+            device=torch_name(self._jax_device),
+            render_mode=render_mode,
+            render_fps=task.render_fps if task.can_render else None,
+        )
         _, self._step_compiled, self._reset_where, self._step_and_reset = task.compiled
         self._action_layout = Layout(task.action_space)
         self._action_bounds = [_integer_bounds(task.action_space, leaf.path) for leaf in self._action_layout.leaves]
         self._action_dtypes = [_action_dtype(leaf.dtype) for leaf in self._action_layout.leaves]
         self._allocate()
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tree:
-        """Starts an episode in every row and returns the observations.
+    def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tree:
+        return self._reset_rows(torch.ones(self.num_envs, dtype=torch.bool))
 
-        Args:
-            seeds: `seeds[i]` reseeds row i, unless it is None.
-            options: must be empty, since environments in JAX have none.
-        """
-        if options:
-            raise SpaceError(f"Expected no reset options for {self.task.name}, got {sorted(options)}.")
-        if seeds is not None:
-            self._reseed(seeds)
-        return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
-
-    def reset_where(self, mask: torch.Tensor) -> Tree:
-        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        mask = mask.to(self.device, torch.bool, copy=True)
+    def _reset_rows(self, mask: torch.Tensor) -> Tree:
+        mask = mask.to(self.device, copy=True)
         self._keys, self._rows = self._reset_where(self._keys, self._rows, as_argument(mask))
         return to_torch(self._rows[1])
 
     def step(self, actions: Tree) -> BatchStep:
         """Steps all rows with `actions` `[n, ...]`, nested as the action space."""
+        self._require_reset()
         step: JaxStep = self._step_compiled(self._rows[0], self._jax_actions(actions))
         self._rows = step.state, step.obs
         return self._batch_step(step, to_torch(step.terminated), to_torch(step.truncated))
 
     def step_and_reset(self, actions: Tree) -> tuple[BatchStep, torch.Tensor, Tree]:
         """Steps all rows, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
+        self._require_reset()
         step, flags, rows = self._step_and_reset(self._keys, self._rows[0], self._jax_actions(actions))
         self._keys, self._rows = rows
         terminated, truncated, done = to_torch(flags).unbind()
@@ -243,20 +234,16 @@ class JaxSimulator:
         info = to_torch(step.info) if self._infos else {}
         return BatchStep(to_torch(step.obs), to_torch(step.reward), terminated, truncated, info)
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Renders a frame `[height, width, 3]` uint8 of one row; returns None without a render mode."""
+    def _draw(self, row: int) -> np.ndarray:
         import jax
 
-        if self.render_mode is None:
-            return None
         return self.task.draw(jax.tree_util.tree_map(lambda leaf: leaf[row], self.task.state_of(self._rows[0])))
 
     def get_state(self) -> dict[str, torch.Tensor]:
         """Returns the full state: every array of the library's state, observations, and the random keys of the rows."""
         return {name: to_torch(leaf) for name, leaf in self._named_leaves()}
 
-    def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restores a state that `get_state` returned."""
+    def _restore(self, state: Mapping[str, torch.Tensor]) -> None:
         import jax
 
         values = [from_torch(state[name].to(self.device, copy=True)) for name, _ in self._named_leaves()]
@@ -298,10 +285,9 @@ class JaxSimulator:
                     f"as in its space, got {value.dtype} {list(value.shape)}. Declare what the environment returns."
                 )
 
-    def _reseed(self, seeds: Sequence[int | None]) -> None:
+    def _seed(self, seeds: Sequence[int | None]) -> None:
         import jax
 
-        check_seeds(seeds)
         values = np.array([int(seed or 0) % 2**32 for seed in seeds], np.uint32)
         is_given = np.array([[seed is not None] for seed in seeds])
         keys = np.where(is_given, jax.vmap(jax.random.PRNGKey)(values), self._keys)

@@ -38,7 +38,7 @@ class DataSetBandit(RowTaskSimulator):
 
     id = "openml"
     episode_steps = -1  # the task itself ends an episode
-    fps = 1
+    fps = None
     num_draws = 1
 
     def __init__(
@@ -54,7 +54,6 @@ class DataSetBandit(RowTaskSimulator):
         self.observation_space = Box(data.features.min(0), data.features.max(0), dtype=np.float32)
         self.action_space = Discrete(len(data.classes))
         super().__init__(num_envs, device=device)
-        self.metadata = {"render_modes": []}
         self.contexts = torch.from_numpy(data.features).to(self.device)
         self.labels = torch.from_numpy(data.labels).to(self.device)
         self.classes = data.classes

@@ -7,6 +7,10 @@ state is contiguous in memory, which suits vector units and GPUs.
 
 from __future__ import annotations
 
+from ..imports import require_extra
+
+require_extra("torch", __name__)
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -19,15 +23,16 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 from ..engine.simulator import Array, BatchStep, ResetOptions
-from ..errors import PendingError, SpaceError
+from ..errors import SpaceError
 from ..seeding import random_seeds
-from ..validation import check_discrete, check_seeds, parse_count
+from ..validation import check_discrete
 from .array_library import ArrayLibrary, choose_library, to_numpy_dtype, to_tensors
+from .batch_adapter import BatchDriver, Seeds
 from .compile_utils import compile_static
 from .counter_rng import keys_of, uniform, uniform_numpy
 
-_NO_LIMIT = 2**31 - 1
 _NO_OPTIONS: ResetOptions = {}
+STREAM_ENTRIES = "episodes", "keys"  # of states; those before the first reset have no others
 _ROWS_OF_ONE_COPY = 512  # NumPy transposes more rows faster by one copy per quantity
 
 
@@ -71,7 +76,7 @@ class RowTask:
         id: its name.
         observation_space, action_space: the spaces of one row, a `Box` or, for actions, a `Discrete` space.
         episode_steps: truncates episodes of this length; -1 for no limit.
-        fps: frames per second of a video in real time.
+        fps: frames per second of a video in real time; None for a task that is not rendered.
         num_draws: random numbers that the start of an episode needs.
         supports_numpy: whether the functions also take NumPy arrays. They then compute small batches on a CPU.
         can_compile: whether the functions consist of torch's only.
@@ -81,7 +86,7 @@ class RowTask:
     observation_space: Any
     action_space: Any
     episode_steps: int
-    fps: int
+    fps: int | None
     num_draws: int
     supports_numpy: ClassVar[bool] = False
     can_compile: ClassVar[bool] = True
@@ -102,7 +107,7 @@ class RowTask:
         raise NotImplementedError
 
 
-class RowTaskSimulator(RowTask):
+class RowTaskSimulator(RowTask, BatchDriver):
     """n environments of one task as tensors on one device; a `vecrl.engine.simulator.BatchSimulator`.
 
     The start state of an episode depends only on the row's seed and the number of its episodes since, but not on the
@@ -130,6 +135,7 @@ class RowTaskSimulator(RowTask):
     """
 
     checks_actions: ClassVar[bool] = True  # see `BatchSimulator`
+    _takes_options: ClassVar[bool] = True  # see `RowTask.initial`
 
     def __init__(
         self,
@@ -143,18 +149,26 @@ class RowTaskSimulator(RowTask):
         compile: bool = False,  # noqa: A002 -- torch's name for it
         arrays: ArrayLibrary | None = None,
     ):
-        limit = self.episode_steps if max_episode_steps is None else max_episode_steps
-        _check_arguments(num_envs, dtype, render_mode, limit)
+        self.label = self.id
+        self.max_episode_steps = self.episode_steps if max_episode_steps is None else max_episode_steps
         self._device = torch.empty(0, device=device).device  # with an index, which "cuda" does not have
-        self.num_envs, self.dtype, self.compile = num_envs, dtype, compile
-        self.device, self.max_episode_steps, self.render_mode = str(self._device), limit, render_mode
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": self.fps}
+        super().__init__(
+            num_envs,
+            self.observation_space,
+            self.action_space,
+            device=self._device,
+            render_mode=render_mode,
+            render_fps=self.fps,
+            max_episode_steps=self.max_episode_steps,
+        )
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"Expected dtype torch.float32 or torch.float64, got {dtype!r}.")
+        self.dtype, self.compile = dtype, compile
         can_use_numpy = self.supports_numpy and self._device.type == "cpu" and not compile
         self.arrays = choose_library(arrays, num_envs, can_use_numpy)
         if dtype == torch.float64:
             space = self.observation_space
             self.observation_space = Box(space.low.astype(np.float64), space.high.astype(np.float64), dtype=np.float64)
-        self._limit = _NO_LIMIT if limit == -1 else limit
         self._numpy_dtype = to_numpy_dtype(dtype)
         self._compiled: dict[str, Callable[..., tuple[Tensor, ...]]] = {}
         self._starts = _StartCache(self._start)
@@ -162,32 +176,24 @@ class RowTaskSimulator(RowTask):
         self._checks_range = self._discrete and (self.can_sync_host() if check_actions is None else check_actions)
         self._action_dtype = torch.int64 if self._discrete else dtype
         self._action_shape = (num_envs, *self.action_space.shape)
-        self._keys = self._tensor(keys_of(random_seeds(num_envs, 64)))
-        self._episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)
-        self._rows: RowState | None = None  # tensors, or NumPy arrays after a step with NumPy
+        keys = self._tensor(keys_of(random_seeds(num_envs, 64)))
+        episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)  # 0 after the first reset
+        # Tensors, or NumPy arrays after a step with NumPy
+        self._rows = RowState(keys.new_empty(0), torch.zeros_like(episodes), episodes, keys)
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
-        """Starts an episode in every row.
+    def _seed(self, seeds: Sequence[int | None]) -> None:
+        rows, is_seeded = self._rows.to_torch(), self._tensor(np.array([seed is not None for seed in seeds]))
+        keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
+        keys, episodes = torch.where(is_seeded, keys, rows.keys), torch.where(is_seeded, -1, rows.episodes)
+        self._rows = rows._replace(keys=keys, episodes=episodes)
 
-        Args:
-            seeds: n seeds, None or 0 <= seed < 2**64. None continues the row's random stream (which starts from the
-                operating system's entropy if the row was never seeded).
-            options: the task's options, for this reset only; see `RowTask.initial`.
-
-        Returns:
-            The observations `[n, k]`.
-        """
-        rows = None if self._rows is None else self.rows
-        keys, episodes = (self._keys, self._episodes) if rows is None else (rows.keys, rows.episodes)
-        episodes = episodes + 1
-        if seeds is not None:
-            keys, episodes = self._reseed(seeds, keys, episodes)
-        self.rows = rows = self.start_rows(keys, episodes, options)
+    def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tensor:
+        rows = self._rows.to_torch()
+        self._rows = rows = self.start_rows(rows.keys, rows.episodes + 1, options)
         return self.rows_obs(rows)
 
-    def reset_where(self, mask: Tensor) -> Tensor:
-        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
-        rows = self._require_rows()
+    def _reset_rows(self, mask: Tensor) -> Tensor:
+        rows = self._rows
         if self._uses_numpy():
             rows: Any = rows.to_numpy()
             obs, copies = self._obs(rows.state), rows._replace(state=rows.state.copy(), steps=rows.steps.copy())
@@ -220,37 +226,27 @@ class RowTaskSimulator(RowTask):
         next_obs, reward, terminated, truncated, done, obs = to_tensors(values)
         return BatchStep(next_obs, reward, terminated, truncated), done, obs
 
-    def render(self, row: int) -> np.ndarray | None:
-        """Renders a frame `[height, width, 3]` uint8 of one row; None without a render mode."""
-        return None if self.render_mode is None else self._draw(row)
-
-    def _draw(self, row: int) -> np.ndarray:
-        raise NotImplementedError(f"Expected {type(self).__name__} to define _draw(row) for frames.")
-
     def get_state(self) -> dict[str, Tensor]:
         """Returns copies of the rows as tensors of leading size n: "state", "steps", "episodes" and "keys".
 
         Before the first reset there are only "episodes" and "keys".
         """
-        rows = {"episodes": self._episodes, "keys": self._keys} if self._rows is None else self.rows._asdict()
-        return {name: env_first(value).clone() for name, value in rows.items()}
+        rows = self._rows.to_torch()
+        names = RowState._fields if self.was_reset else STREAM_ENTRIES
+        return {name: env_first(getattr(rows, name)).clone() for name in names}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Restores a state that `get_state` returned, of this simulator or of another of this task and size."""
-        names = RowState._fields if "state" in state else ("episodes", "keys")
+        super().set_state(state)
+        self.was_reset = "state" in state
+
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        names = RowState._fields if "state" in state else STREAM_ENTRIES
         values = {name: torch.as_tensor(state[name], device=self._device) for name in names}
-        if any(value.shape[:1] != (self.num_envs,) for value in values.values()):
-            sizes = {name: tuple(value.shape) for name, value in values.items()}
-            raise SpaceError(f"Expected a state of {self.num_envs} rows, got the shapes {sizes}.")
         values = {name: env_first(value).contiguous().clone() for name, value in values.items()}
         if "state" in values:
             values["state"] = values["state"].to(self.dtype)
-            self._rows = RowState(**values)
-        else:
-            self._rows, self._episodes, self._keys = None, values["episodes"], values["keys"]
-
-    def close(self) -> None:
-        """Frees what rendering made. Further calls have no effect."""
+        self._rows = self._rows.to_torch()._replace(**values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_envs}, {self._details()})"
@@ -261,11 +257,12 @@ class RowTaskSimulator(RowTask):
     @property
     def rows(self) -> RowState:
         """The rows as tensors, not copies of them, for functions that fuse `step_and_restart` with other code."""
-        return self._require_rows().to_torch()
+        self._require_reset()
+        return self._rows.to_torch()
 
     @rows.setter
     def rows(self, rows: RowState) -> None:
-        self._rows = rows
+        self._rows, self.was_reset = rows, True
 
     # -- functions of rows as tensors, without checks ----------------------------------------------
 
@@ -435,16 +432,11 @@ class RowTaskSimulator(RowTask):
 
     def _inputs(self, actions: ArrayLike | Tensor) -> tuple[Array, RowState]:
         """Returns checked actions of all rows, and the rows, as arrays of the library that computes."""
-        rows = self._require_rows()
+        self._require_reset()
         if self._uses_numpy():
-            return self._numpy_actions(actions), rows.to_numpy()
+            return self._numpy_actions(actions), self._rows.to_numpy()
         tensor = self.as_actions(actions, self.num_envs)
-        return tensor.detach() if tensor.requires_grad else tensor, rows.to_torch()
-
-    def _require_rows(self) -> RowState:
-        if self._rows is None:
-            raise PendingError(f"No episode of {self.id} was started. Call reset first.")
-        return self._rows
+        return tensor.detach() if tensor.requires_grad else tensor, self._rows.to_torch()
 
     def as_actions(self, actions: ArrayLike | Tensor, count: int) -> Tensor:
         """Converts the actions of `count` rows to the simulator's device and dtype; raises the errors of `step`."""
@@ -483,14 +475,6 @@ class RowTaskSimulator(RowTask):
             )
         if self._discrete and is_number:
             raise SpaceError(f"Expected integers as actions of {self.id}, got {dtype}. Convert them first.")
-
-    def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
-        if len(seeds) != self.num_envs:
-            raise SpaceError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
-        check_seeds(seeds)
-        is_seeded = self._tensor(np.array([seed is not None for seed in seeds]))
-        new_keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
-        return torch.where(is_seeded, new_keys, keys), torch.where(is_seeded, 0, episodes)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
@@ -558,13 +542,3 @@ class _StartCache:
         following = (episodes + np.arange(self.EPISODES, dtype=np.int32)[:, None]).ravel()
         self._states = self._start(np.tile(keys, self.EPISODES), following).T.copy()
         return self._states[row_index].T
-
-
-def _check_arguments(num_envs: int, dtype: torch.dtype, render_mode: str | None, limit: int) -> None:
-    parse_count("num_envs", num_envs)
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"Expected dtype torch.float32 or torch.float64, got {dtype!r}.")
-    if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"Expected render_mode 'rgb_array' or None, got {render_mode!r}.")
-    if limit < 1 and limit != -1:
-        raise ValueError(f"Expected max_episode_steps of at least 1, or -1 for no limit, got {limit!r}.")

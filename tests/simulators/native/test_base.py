@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import PendingError, SpaceError
+from vecrl.errors import PendingError, SpaceError, StateError
 from vecrl.simulators.array_library import NUMPY_ROWS
 from vecrl.simulators.counter_rng import keys_of, uniform, uniform_numpy
 from vecrl.simulators.native import NATIVE, make_native
@@ -158,7 +158,7 @@ def test_states_of_another_size_raise():
     simulator, other = make_native("CartPole-v1", 2), make_native("CartPole-v1", 3)
     simulator.reset()
     other.reset()
-    with pytest.raises(SpaceError, match="2 rows"):
+    with pytest.raises(StateError, match="2 rows"):
         simulator.set_state(other.get_state())
 
 
