@@ -17,7 +17,8 @@ from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..imports import import_library
 from ..registries import check_name
-from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
+from .jax_library import space_of
+from .jax_simulator import JaxStep, JaxTask, make_jax_batch
 from .mujoco_frames import FRAME, MujocoFrames
 
 INSTALL_HINTS = {
@@ -88,11 +89,11 @@ class BraxTask(JaxTask):
         self._system: Any = getattr(env.unwrapped, "sys", None)  # the test environment "fast" has none
         self.can_render = hasattr(self._system, "config" if old else "mj_model")
         self.render_fps = self._frames_per_second()
-        self._frames = None if old or not self.can_render else MujocoFrames(self._system.mj_model)
+        self.frames = None if old or not self.can_render else MujocoFrames(self._system.mj_model)
         obs = self.start_shapes[1]
         if not hasattr(obs, "shape") or len(obs.shape) != 1:
             raise SpaceError(f"Expected observations of {name} to be one vector, got {obs}.")
-        self.observation_space = unbounded_space(obs)
+        self.observation_space = space_of(obs)
         self.action_space = self._action_space()
 
     def start(self, key: Array) -> tuple[Tree, Tree]:
@@ -108,13 +109,9 @@ class BraxTask(JaxTask):
         return JaxStep(state, state.obs, state.reward, terminated, truncated, state.metrics)
 
     def draw(self, state: Tree) -> np.ndarray:
-        if self._frames is None:
+        if self.frames is None:
             return self._draw_old(state)
-        return self._frames.draw(state.pipeline_state.q, state.pipeline_state.qd)
-
-    def close(self) -> None:
-        if self._frames is not None:
-            self._frames.close()
+        return self.frames.draw(state.pipeline_state.q, state.pipeline_state.qd)
 
     def _action_space(self) -> Box:
         actuator = getattr(self._system, "actuator", None)

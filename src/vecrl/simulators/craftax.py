@@ -14,18 +14,18 @@ import numpy as np
 
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
-from ..imports import import_library
 from ..registries import check_name
 from .gymnax import GymnaxTask
+from .jax_library import jax_library
 from .jax_simulator import make_jax_batch
 
-INSTALL_HINT = 'Craftax is not installed: pip install "vecrl[craftax]"'
+craftax_module = partial(jax_library, "craftax.craftax_env", "Craftax", "craftax")
 NAMES = "Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"
 
 
 def names() -> list[str]:
     """Returns the names of all environments; raises ImportError if Craftax is not installed."""
-    import_library("craftax.craftax_env", INSTALL_HINT)
+    craftax_module()
     return list(NAMES)
 
 
@@ -35,13 +35,9 @@ def make_task(name: str, **params: Any) -> CraftaxTask:
     Args:
         name: of the environment ("Craftax-Symbolic-v1", …).
         params: values that replace fields of the environment's default parameters (`max_timesteps=…`).
-
-    Raises:
-        VersionError: Craftax is not installed.
-        ValueError: there is no environment of this name.
     """
     check_name("an environment of Craftax", name, names())
-    env = import_library("craftax.craftax_env", INSTALL_HINT).make_craftax_env_from_name(name, auto_reset=False)
+    env = craftax_module().make_craftax_env_from_name(name, auto_reset=False)
     return CraftaxTask(env, env.default_params.replace(**params), name)
 
 

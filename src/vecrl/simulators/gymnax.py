@@ -6,44 +6,37 @@ downloads its images when it is made; all others need no network.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from ..engine.simulator import Array
-from ..engine.space_layout import AnySpace, Tree
-from ..imports import import_library
+from ..engine.space_layout import Tree
 from ..registries import check_name
-from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
+from .jax_library import figure_frame, jax_library, space_of
+from .jax_simulator import JaxStep, JaxTask, make_jax_batch
 
-INSTALL_HINT = 'gymnax is not installed: pip install "vecrl[gymnax]"'
+gymnax_module = partial(jax_library, "gymnax", "gymnax", "gymnax")
 WRONG_BOUNDS = "GaussianBandit-misc", "MemoryChain-bsuite"  # their observations leave the bounds that gymnax declares
 STEP_KEYS = 0x7FFFFFFE  # folded into a row's key to derive the keys of its steps
 
 
 def names() -> list[str]:
     """Returns the names of all environments; raises ImportError if gymnax is not installed."""
-    return sorted(import_library("gymnax", INSTALL_HINT).registered_envs)
+    return sorted(gymnax_module().registered_envs)
 
 
 def make_task(name: str, params: Mapping[str, Any] | None = None, **kwargs: Any) -> GymnaxTask:
     """Makes an environment by its name.
 
     Args:
-        name: of the environment ("CartPole-v1", …).
         params: values that replace fields of the environment's default parameters.
         kwargs: arguments of the environment's constructor.
-
-    Raises:
-        VersionError: gymnax is not installed.
-        ValueError: there is no environment of this name.
     """
     check_name("an environment of gymnax", name, names())
-    env, default_params = import_library("gymnax", INSTALL_HINT).make(name, **kwargs)
+    env, default_params = gymnax_module().make(name, **kwargs)
     return GymnaxTask(env, default_params.replace(**(params or {})), f"gymnax's {name}")
 
 
@@ -51,26 +44,17 @@ make_batch = partial(make_jax_batch, make_task)
 
 
 class GymnaxTask(JaxTask):
-    """An environment with gymnax's interface; see `JaxTask`.
+    """An environment with gymnax's interface, and its parameters; see `JaxTask`.
 
     An episode starts as `env.reset_env(key, params)` does. The keys of its steps are derived from the same key.
-
-    Args:
-        env: the environment.
-        params: its parameters.
-        name: its name, for messages.
     """
 
     def __init__(self, env: Any, params: Any, name: str):
         self.env, self.params, self.name = env, params, name
         self.can_render = hasattr(env, "render")
         obs = self.start_shapes[1]
-        is_bounded = env.name not in WRONG_BOUNDS
-        self.observation_space = (
-            space_of(env.observation_space(params), obs.dtype) if is_bounded else unbounded_space(obs)
-        )
-        action_space = env.action_space(params)
-        self.action_space = space_of(action_space, action_space.dtype)
+        self.observation_space = space_of(obs if env.name in WRONG_BOUNDS else env.observation_space(params), obs.dtype)
+        self.action_space = space_of(env.action_space(params))
 
     def start(self, key: Array) -> tuple[Tree, Tree]:
         import jax
@@ -93,19 +77,4 @@ class GymnaxTask(JaxTask):
 
     def draw(self, state: Tree) -> np.ndarray:
         """Draws with matplotlib; only some environments can."""
-        pyplot: Any = importlib.import_module("matplotlib.pyplot")
-        self.env.render(state[0], self.params)
-        figure = pyplot.gcf()
-        figure.canvas.draw()
-        frame = np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
-        pyplot.close(figure)
-        return frame
-
-
-def space_of(space: Any, dtype: Any) -> AnySpace:
-    """Returns the gymnasium space of a gymnax space, with the dtype that its elements have."""
-    dtype = np.dtype(dtype)
-    if hasattr(space, "n"):
-        return spaces.Discrete(int(space.n), dtype=dtype.type)
-    low, high = (np.broadcast_to(np.asarray(bound), space.shape).astype(dtype) for bound in (space.low, space.high))
-    return spaces.Box(low, high, space.shape, dtype.type)
+        return figure_frame(self.env.render, state[0], self.params)

@@ -61,6 +61,7 @@ class JaxTask(ABC):
         observation_space, action_space: the spaces of one row, which may be nested in `Dict` and `Tuple`.
         render_fps: frames per second of a video in real time.
         can_render: whether `draw` can be called.
+        frames: the `MujocoFrames` of a model of MuJoCo, which `close` closes; None for other tasks.
     """
 
     name: str
@@ -68,6 +69,7 @@ class JaxTask(ABC):
     action_space: AnySpace
     render_fps: float = 30.0
     can_render: bool = False
+    frames: Any = None
 
     @abstractmethod
     def start(self, key: Array) -> tuple[Tree, Tree]:
@@ -81,8 +83,10 @@ class JaxTask(ABC):
         """Returns a frame `[height, width, 3]` uint8 of one row."""
         raise NotImplementedError(f"Expected {type(self).__name__} to define draw(state).")
 
-    def close(self) -> None:  # noqa: B027  (most tasks have nothing to close)
+    def close(self) -> None:
         """Frees what `draw` made. Further calls have no effect."""
+        if self.frames is not None:
+            self.frames.close()
 
     @cached_property
     def start_shapes(self) -> tuple[Tree, Tree]:
@@ -375,13 +379,6 @@ def _action_dtype(dtype: Any) -> torch.dtype:
     import jax
 
     return getattr(torch, jax.dtypes.canonicalize_dtype(dtype).name)
-
-
-def unbounded_space(shapes: Tree) -> AnySpace:
-    """Returns a space without bounds for arrays of these shapes and dtypes, which may be nested in dicts."""
-    if isinstance(shapes, Mapping):
-        return spaces.Dict({key: unbounded_space(value) for key, value in shapes.items()})
-    return spaces.Box(-np.inf, np.inf, shapes.shape, shapes.dtype)
 
 
 def from_torch(x: torch.Tensor) -> Array:

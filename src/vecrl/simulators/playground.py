@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,44 +16,27 @@ from gymnasium.spaces import Box
 
 from ..engine.simulator import Array
 from ..engine.space_layout import Tree
-from ..imports import import_library
 from ..registries import check_name
-from .jax_simulator import JaxStep, JaxTask, make_jax_batch, unbounded_space
+from .jax_library import jax_library, space_of
+from .jax_simulator import JaxStep, JaxTask, make_jax_batch
 from .mujoco_frames import MujocoFrames
 
-INSTALL_HINT = 'MuJoCo Playground is not installed: pip install "vecrl[playground]"'
-
-
-def playground_module() -> ModuleType:
-    """Imports the module `mujoco_playground`.
-
-    Raises:
-        ImportError: it is not installed; the message names the extra that installs it.
-    """
-    return import_library("mujoco_playground", INSTALL_HINT)
+playground_module = partial(jax_library, "mujoco_playground", "MuJoCo Playground", "playground")
 
 
 def names() -> list[str]:
-    """Returns the names of the environments that need no download, or of all if MuJoCo Menagerie is there.
-
-    Raises:
-        ImportError: MuJoCo Playground is not installed.
-    """
+    """Returns the names of the environments that need no download, or of all if MuJoCo Menagerie is there."""
     playground = playground_module()
     menagerie = importlib.import_module("mujoco_playground._src.mjx_env").MENAGERIE_PATH
     return sorted(playground.registry.ALL_ENVS if menagerie.exists() else playground.dm_control_suite.ALL_ENVS)
 
 
 def make_task(
-    name: str,
-    config: Any = None,
-    config_overrides: Mapping[str, Any] | None = None,
-    episode_length: int | None = None,
+    name: str, config: Any = None, config_overrides: Mapping[str, Any] | None = None, episode_length: int | None = None
 ) -> PlaygroundTask:
     """Makes an environment by its name.
 
     Args:
-        name: of the environment.
         config: its configuration; None for its default one.
         config_overrides: values that replace some of the configuration. Without a CUDA device, `impl` is "jax" unless
             this or `config` says otherwise: the default of many environments, "warp", needs such a device.
@@ -77,14 +59,10 @@ make_batch = partial(make_jax_batch, make_task)
 
 
 class PlaygroundTask(JaxTask):
-    """An environment of MuJoCo Playground; see `JaxTask`.
+    """An environment of MuJoCo Playground, without wrappers; see `JaxTask`.
 
-    Observations are one vector or a dict of arrays. The state is Playground's, and the number of steps.
-
-    Args:
-        env: the environment, without wrappers.
-        name: its name, for messages.
-        episode_length: steps until an episode is truncated; None for no limit.
+    Observations are one vector or a dict of arrays. The state is Playground's, and the number of steps. Episodes of
+    `episode_length` steps are truncated; None is no limit.
     """
 
     can_render = True
@@ -93,15 +71,13 @@ class PlaygroundTask(JaxTask):
         self.env, self.episode_length = env, episode_length
         self.name = f"Playground's {name or type(env).__name__}"
         self.render_fps = round(1 / env.dt, 3)
-        self._frames = MujocoFrames(env.mj_model)
-        self.observation_space = unbounded_space(self.start_shapes[1])
+        self.frames = MujocoFrames(env.mj_model)
+        self.observation_space = space_of(self.start_shapes[1])
         self.action_space = Box(-1.0, 1.0, (env.action_size,), np.float32)
 
     def start(self, key: Array) -> tuple[Tree, Tree]:
-        import jax.numpy as jnp
-
         state = self.env.reset(key)
-        return (state, jnp.zeros((), jnp.int32)), state.obs
+        return (state, np.int32(0)), state.obs
 
     def step(self, state: Tree, action: Tree) -> JaxStep:
         env_state, steps = self.env.step(state[0], action), state[1] + 1
@@ -111,7 +87,4 @@ class PlaygroundTask(JaxTask):
 
     def draw(self, state: Tree) -> np.ndarray:
         data = state[0].data
-        return self._frames.draw(data.qpos, data.qvel, data.mocap_pos, data.mocap_quat)
-
-    def close(self) -> None:
-        self._frames.close()
+        return self.frames.draw(data.qpos, data.qvel, data.mocap_pos, data.mocap_quat)
