@@ -25,7 +25,7 @@ from .keyed_module import KeyedModule, Keys, overrides
 from .ragged_entries import map_parts, parts_of
 from .spec_hooks import KINDS, accept_leaves, infer_spec
 
-__all__ = ["ObservationTransform", "Transform"]
+__all__ = ["ObservationTransform", "RowStateTransform", "Transform"]
 
 
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
@@ -431,7 +431,31 @@ class ObservationTransform(StatelessTransform):
 
 
 class RowStateTransform(Transform):
-    """Keeps tensors `[*batch, ...]` between steps, which are part of its state. A clone shares them."""
+    """The base of transforms that keep a value of each row between steps.
+
+    A subclass overrides `_reset` and `_step`. In both it calls `_store(name, value, mask)`, which keeps the rows of
+    `value` `[*batch, ...]` that the mask selects; in `_step` it reads `self._buffers[name]`. The values are part of the
+    state, and a clone shares them.
+
+    >>> from vecrl.envs import GymEnv
+    >>> from vecrl.envs.transforms import RowStateTransform
+    >>> class Change(RowStateTransform):
+    ...     "Writes the difference between the observations of a step and of the one before."
+    ...     def _reset(self, tensordict, tensordict_reset):
+    ...         mask = self._reset_masks(tensordict).for_key("observation")  # the rows that are reset; None for all
+    ...         self._store("last", tensordict_reset["observation"], mask)
+    ...         return tensordict_reset.set("change", torch.zeros_like(tensordict_reset["observation"]))
+    ...     def _step(self, tensordict, next_tensordict):
+    ...         next_tensordict["change"] = next_tensordict["observation"] - self._buffers["last"]
+    ...         self._store("last", next_tensordict["observation"], tensordict.get("_step", None))
+    ...         return next_tensordict
+    ...     def transform_observation_spec(self, observation_spec):
+    ...         observation_spec["change"] = observation_spec["observation"].clone()
+    ...         return observation_spec
+    >>> data = GymEnv("Pendulum-v1").append_transform(Change()).rollout(2)
+    >>> data["change"][1].equal(data["observation"][1] - data["observation"][0])
+    True
+    """
 
     preserves_done = True
 
@@ -442,7 +466,13 @@ class RowStateTransform(Transform):
         return cloned
 
     def _store(self, name: str, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Stores the rows of `mask` of a value for the next step. Returns a copy, which the caller may change."""
+        """Stores rows of a value for the next step, and returns a copy of all rows, the others as they were stored.
+
+        Args:
+            name: the name of the buffer.
+            value: `[*batch, ...]`; the values of other rows have no effect.
+            mask: the rows to store, of the shape of a done flag; None for all.
+        """
         previous = self._buffers.get(name)
         if mask is not None and previous is not None and previous.shape == value.shape:
             value = torch.where(broadcast_mask(mask, value), value, previous)
