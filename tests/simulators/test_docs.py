@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vecrl.simulators.jax_simulator import JaxSimulator, make_jax_batch
+from vecrl.simulators.jax_simulator import JaxSimulator
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import unregister
 
@@ -37,13 +37,13 @@ def extending() -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "block"}
     (block,) = re.findall(r"```python {\.jax}\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
     exec(compile(block, "extending.md", "exec"), names)
-    unregister("jax-drift")
+    unregister("wind")
     return names
 
 
 class TestTheTaskOfExtending(BatchSimulatorConformance):
     def make(self, num_envs: int) -> JaxSimulator:
-        return make_jax_batch(extending()["make_task"], "line", num_envs)
+        return extending()["TestWind"]().make(num_envs)
 
 
 def test_the_name_of_extending() -> None:
