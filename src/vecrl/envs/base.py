@@ -45,7 +45,7 @@ from .entries.row_masks import (
 )
 from .entries.shared_entries import copy_entries, declares_new_tensors
 from .entries.step_mdp import leaves_of, make_step_mdp
-from .env_specs import Device, EnvSpecs, derived
+from .env_specs import Device, EnvSpecs, spec_cached_property
 from .fast_paths import bypassed_by, overrides_bypassed
 from .rollouts import rollout as rollouts
 from .seed_chain import next_seed, validate_seed
@@ -398,7 +398,7 @@ class EnvBase(Stateful, EnvSpecs):
         keys = next_td.keys(True, True, is_leaf=is_leaf)
         return next_td.update(tensordict.select(*keys, strict=False), update_batch_size=True)
 
-    @derived
+    @spec_cached_property
     def _integral_actions(self) -> Dtypes:
         return [] if self._converts_actions else integral_entries(self.full_action_spec)
 
@@ -414,7 +414,7 @@ class EnvBase(Stateful, EnvSpecs):
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
         next_td = self._complete_flags(self._own_result(next_td, tensordict))
-        for key, shape in self._rewards:
+        for key, shape in self._reward_shapes:
             actual = next_td.get(key, None)
             if actual is None or actual.shape != shape:
                 reward = reshape_reward(actual, key, shape, self.batch_locked)
@@ -428,7 +428,7 @@ class EnvBase(Stateful, EnvSpecs):
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds missing done flags: "done" is the union of the others, "terminated" equals a lone "done"."""
-        if not has_all_flags(tensordict, self._flags):
+        if not has_all_flags(tensordict, self._flag_shapes):
             try:
                 for group in self._flag_groups:
                     fill_flags(tensordict, *group)
@@ -475,7 +475,7 @@ class EnvBase(Stateful, EnvSpecs):
         """
         return self._step_mdp(tensordict)
 
-    @derived
+    @spec_cached_property
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
         next_keys = leaves_of(self.full_observation_spec, self.full_done_spec, self.full_state_spec)
         return make_step_mdp(self.action_keys, self._reward_keys_not_in_root, next_select=next_keys)

@@ -57,7 +57,7 @@ class _DependentEnvs(weakref.WeakSet["EnvSpecs"]):
         return _DependentEnvs, ()  # in another process, dependent environments add themselves
 
 
-class derived(Generic[Value]):
+class spec_cached_property(Generic[Value]):
     """Decorator of an attribute of a `EnvSpecs` that depends on the specs only.
 
     It is computed once while the specs are locked, until they change; after that, reading it calls no function.
@@ -69,11 +69,11 @@ class derived(Generic[Value]):
 
     def __set_name__(self, owner: type[EnvSpecs], name: str) -> None:
         self._name = name
-        owner._derived_names = (*owner._derived_names, name)
+        owner._cached_names = (*owner._cached_names, name)
         owner.excluded_from_state = (*owner.excluded_from_state, name)
 
     @overload
-    def __get__(self, owner: None, owner_class: type) -> derived[Value]: ...
+    def __get__(self, owner: None, owner_class: type) -> spec_cached_property[Value]: ...
     @overload
     def __get__(self, owner: EnvSpecs, owner_class: type) -> Value: ...
     def __get__(self, owner: EnvSpecs | None, owner_class: type | None = None) -> Any:
@@ -142,7 +142,7 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
     auto_complete_done_specs = True
     # attributes that states do not contain, see `vecrl.snapshot`
     excluded_from_state: tuple[str, ...] = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
-    _derived_names: tuple[str, ...] = ()
+    _cached_names: tuple[str, ...] = ()
 
     action_spec = SpecProperty("action")
     reward_spec = SpecProperty("reward")
@@ -275,13 +275,13 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
     def empty_cache(self) -> None:
         """Deletes everything cached from the specs. Setting a spec calls this method."""
         self._cache.clear()
-        for name in self._derived_names:
+        for name in self._cached_names:
             vars(self).pop(name, None)
         for dependent in self._dependents:
             dependent.empty_cache()
 
     def __getstate__(self) -> dict[str, object]:
-        state = {name: value for name, value in self.__dict__.items() if name not in self._derived_names}
+        state = {name: value for name, value in self.__dict__.items() if name not in self._cached_names}
         return {**state, "_dependents": _DependentEnvs(), "_cache": {}}
 
     def _cached(self, name: Hashable, make: Callable[[], Value]) -> Value:
@@ -477,19 +477,19 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
         """The prefixes of done flags: `()` for the root, `("agents",)` for a group; the root comes first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
 
-    @derived
+    @spec_cached_property
     def outer_done_prefixes(self) -> list[Prefix]:
         """The prefixes of the done flags that end episodes: flags at the root, or further up, override those below."""
         prefixes = self.done_prefixes
         return [prefix for prefix in prefixes if not is_overridden(prefix, prefixes)]
 
-    @derived
+    @spec_cached_property
     def _done_keys_by_prefix(self) -> dict[Prefix, Key]:
         """The key of each "done" flag, by its prefix."""
         return {prefix: join_key(prefix, "done") for prefix in self.done_prefixes}
 
-    @derived
-    def _flags(self) -> list[tuple[Key, torch.Size]]:
+    @spec_cached_property
+    def _flag_shapes(self) -> list[tuple[Key, torch.Size]]:
         """The keys of the done flags and their shapes after the batch dimensions."""
         return [(key, self._full("done")[key].shape[self.ndim :]) for key in self.done_keys]
 
@@ -498,13 +498,13 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
         """The keys of the done flags, one list per prefix."""
         return [[key for key in self.done_keys if split_key(key)[0] == prefix] for prefix in self.done_prefixes]
 
-    @derived
+    @spec_cached_property
     def _flag_groups(self) -> list[tuple[Prefix, bool, torch.Size]]:
         """Every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
         groups, spec = zip(self._done_keys_by_prefix.items(), self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
-    @derived
+    @spec_cached_property
     def _done_shapes(self) -> dict[Prefix, torch.Size]:
         """The shape of "done" after the batch size, by its prefix."""
         return {prefix: shape for prefix, _, shape in self._flag_groups}
@@ -514,21 +514,21 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
         """The keys of the masks of a partial reset, which are beside the done flags."""
         return [join_key(prefix, "_reset") for prefix in self.done_prefixes]
 
-    @derived
+    @spec_cached_property
     def _reset_keys(self) -> list[Key]:
         return self.reset_keys
 
-    @derived
+    @spec_cached_property
     def _keys_not_in_reset(self) -> list[Key]:
         """The keys that the result of a reset does not have: masks, and rewards that are no state."""
         return [*self.reset_keys, *self._reward_keys_not_in_root]
 
-    @derived
-    def _rewards(self) -> list[tuple[Key, torch.Size]]:
+    @spec_cached_property
+    def _reward_shapes(self) -> list[tuple[Key, torch.Size]]:
         """The keys of the rewards and their shapes."""
         return [(key, self.full_reward_spec[key].shape) for key in self.reward_keys]
 
-    @derived
+    @spec_cached_property
     def _reward_keys_not_in_root(self) -> list[Key]:
         """The keys of the rewards that are no state, and so are only under "next"."""
         return [key for key in self.reward_keys if key not in self.state_keys]

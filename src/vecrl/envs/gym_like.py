@@ -21,7 +21,7 @@ from ..specs.shape_ops import has_shape
 from .check_specs import no_action, wrong_action
 from .entries.keys import FLAGS, Key, key_path
 from .entries.shared_entries import copy_entries
-from .env_specs import Device, derived
+from .env_specs import Device, spec_cached_property
 from .fast_paths import bypassed_by
 from .library_env import LibraryEnv
 
@@ -165,7 +165,7 @@ class GymLikeEnv(LibraryEnv):
         # some environments cannot use 0-dimensional arrays as dict keys
         return array[()] if isinstance(array, np.ndarray) else array
 
-    @derived
+    @spec_cached_property
     def _action_leaf(self) -> TensorSpec:
         return self.action_spec
 

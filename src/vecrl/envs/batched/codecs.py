@@ -77,7 +77,7 @@ class TensorDictCodec:
         self._unpack = None if not has_pickled else set_heterogeneous_entries if self.is_lazy else set_object_entries
         self._input_keys_by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in paths_of(outputs) if path]
-        self._rewards = reward_key_set = set(reward_keys)
+        self._reward_keys = reward_key_set = set(reward_keys)
         sizes, self._classes = _nested_sizes(metas[0]), _nested_classes(metas[0])
         self._next_builder = _NestedBuilder(paths, sizes)
         self._root_builder = _NestedBuilder([path for path in paths if key_of(path) not in reward_key_set], sizes)
@@ -158,7 +158,7 @@ class TensorDictCodec:
             name = key if isinstance(key, str) else key[-1]
             if name in FLAGS:
                 value.fill_(truncated and name != "terminated")
-            elif key in self._rewards:
+            elif key in self._reward_keys:
                 value.zero_()
 
     def root_tensordict(self, transition: Transition) -> TensorDictBase:
@@ -207,7 +207,7 @@ class GymCodec:
         [self._reward_key] = meta.full("reward").keys(True, True)
         self._action_spec: TensorSpec = meta.full("action")[self._action_key]
         self._reward_dtype: torch.dtype = meta.full("reward")[self._reward_key].dtype
-        self._flags = [name for name in FLAGS if name in meta.full("done")]
+        self._flag_names = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(
         self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None, env_ids: Rows = None
@@ -263,7 +263,7 @@ class GymCodec:
                 values[key] = value
             else:
                 nested.append((key, value))
-        values |= {name: flag for name, flag in zip(FLAGS, flags, strict=True) if name in self._flags}
+        values |= {name: flag for name, flag in zip(FLAGS, flags, strict=True) if name in self._flag_names}
         data = TensorDict(values, size)
         for key, value in nested:
             data.set(key, value)

@@ -161,7 +161,7 @@ class BatchedEnv(PoolOwner):
         self.batch_size = torch.Size([len(metas), *first_meta.batch_size])
         for name in (*INPUTS, *OUTPUTS):
             self._set_full(name, stack_full_specs(metas, name))
-        self._env_flags = self._flags  # those that the environments return
+        self._env_flags = self._flag_shapes  # those that the environments return
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_tensordict_layout(outputs):
             self._codec: Codec = TensorDictCodec(metas, outputs, inputs, self._reward_keys_not_in_root, graphs)
@@ -281,7 +281,7 @@ class BatchedEnv(PoolOwner):
     def _to_own_device(self, data: TensorDictBase, is_step: bool = False) -> TensorDictBase:
         if is_step and self.run_type_checks:
             self._check_types(data)
-        if self._flags != self._env_flags:  # after add_truncated_keys, there are more
+        if self._flag_shapes != self._env_flags:  # after add_truncated_keys, there are more
             data = self._complete_flags(data)
         return data if self._device is None else data.to(self._device)
 

@@ -20,7 +20,7 @@ from ..adapters import adapt_env
 from ..base import EnvBase
 from ..entries.keys import INPUTS, OUTPUTS, Key, Prefix, join_key
 from ..entries.row_masks import RowMasks, merge_into
-from ..env_specs import check_done_names, derived, is_defined
+from ..env_specs import check_done_names, is_defined, spec_cached_property
 from ..rollouts.rollout import rollout_at_once
 from .actions import ActionDiscretizer, ActionMask
 from .base import Transform, owned
@@ -281,54 +281,54 @@ class TransformedEnv(EnvBase):
 
     # values of the environment and the transform that do not change between steps; reading them calls no function
 
-    @derived
+    @spec_cached_property
     def _has_inverse(self) -> bool:
         return self.transform._has_inverse
 
-    @derived
+    @spec_cached_property
     def _preserves_done(self) -> bool:
         return self.transform.preserves_done and self.done_prefixes == self.base_env.done_prefixes
 
-    @derived
+    @spec_cached_property
     def _transform_step(self) -> Hook:
         hook = with_heterogeneous_errors(self.transform._step, self.transform, self.base_env.specs)
         return with_group_sizes(hook, self._added_groups(*OUTPUTS))
 
-    @derived
+    @spec_cached_property
     def _transform_reset(self) -> Hook:
         groups = self._added_groups("observation", "done")  # raises if a transform does not fit, before it gets data
         return with_group_sizes(
             with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs), groups
         )
 
-    @derived
+    @spec_cached_property
     def _base_step(self) -> Callable[[TensorDictBase], TensorDictBase]:
         return self.base_env._step_and_complete
 
-    @derived
+    @spec_cached_property
     def _action_masks(self) -> list[ActionMask]:
         return [part for part in self.transform.modules() if isinstance(part, ActionMask)]
 
-    @derived
+    @spec_cached_property
     def _shown_actions(self) -> list[Key]:
         """The keys of actions of the base environment that are written beside those which the user gives."""
         parts = [part for part in self.transform.modules() if isinstance(part, ActionDiscretizer)]
         keys = {key for part in parts for key in part.in_keys_inv if not self.transform._changes_layout}
         return [key for key in self.base_env.action_keys if key in keys and key not in self.action_keys]
 
-    @derived
+    @spec_cached_property
     def _shown_specs(self) -> dict[Key, TensorSpec]:
         """The specs of the actions that steps write beside those which the user gives, also in the base environment."""
         base, specs = self.base_env, self.base_env.full_action_spec
         passes_on = isinstance(base, TransformedEnv) and not self._has_inverse and not self.transform._changes_layout
         return {**(base._shown_specs if passes_on else {}), **{key: specs[key] for key in self._shown_actions}}
 
-    @derived
+    @spec_cached_property
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
         step_mdp, shown = super()._step_mdp, self._shown_specs
         return (lambda td: step_mdp(td).exclude(*shown)) if shown else step_mdp
 
-    @derived
+    @spec_cached_property
     def _changed_keys(self) -> list[Key]:
         base, before, after = self.base_env, self.base_env.full_observation_spec, self.full_observation_spec
         keys = [key for key in base.observation_keys if key in after and key not in base.state_keys]

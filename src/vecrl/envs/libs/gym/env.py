@@ -42,7 +42,7 @@ from ...base import UnwrappedGymEnv
 from ...entries.keys import FLAGS
 from ...entries.row_masks import RowMasks
 from ...entries.shared_entries import declares_new_tensors
-from ...env_specs import derived
+from ...env_specs import spec_cached_property
 from ...fast_paths import bypassed_by, overrides_bypassed
 from ...gym_like import Encoder, GymLikeEnv, StepOutput, fast_encoder
 from ...library_env import ENV_ARGUMENTS
@@ -229,7 +229,7 @@ class GymWrapper(GymLikeEnv):
             return self._fast_step(tensordict)
         return super()._step_and_complete(tensordict)
 
-    @derived
+    @spec_cached_property
     def _step_is_complete(self) -> bool:
         """Whether the result of `_fast_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
