@@ -1,8 +1,8 @@
-"""`EnvSpecs`: the specs of an environment and what follows from them: keys, zeros, a cache.
+"""`EnvSpecs`: the five specs of an environment, and the keys, shapes and fake data that are computed from them.
 
 Each of the five specs is a `Composite` with the environment's batch size: actions, states (other inputs), observations,
 rewards and done flags. `env.action_spec`, `env.reward_spec` and `env.done_spec` return the leaf if there is exactly
-one. `EnvMeta` locks the specs when the `__init__` of the environment's class has returned, since they are final then.
+one. `EnvMeta` locks the specs after the `__init__` of the environment's class has returned: then they are complete.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _KEYWORDS = ("spec_locked", "auto_reset", "auto_reset_replace", "compile", "poli
 
 
 class EnvMeta(ABCMeta):
-    """The metaclass of environments.
+    """The metaclass of environments, which calls `_complete_init` after `__init__`.
 
-    A class needs two methods. `_complete_init` takes the keywords of `_KEYWORDS` that were given and that the class's
-    `__init__` does not name, except "policy". `_with_policy` takes this one, and its result is returned instead.
+    Every class can be called with the keywords of `_KEYWORDS`. Those that its `__init__` does not name are passed to
+    `_complete_init`; a "policy" is passed to `_with_policy`, and the caller gets the result of that method.
     """
 
     if not TYPE_CHECKING:  # type checkers read the arguments from `__init__`
@@ -58,9 +58,10 @@ class _DependentEnvs(weakref.WeakSet["EnvSpecs"]):
 
 
 class spec_cached_property(Generic[Value]):
-    """Decorator of an attribute of a `EnvSpecs` that depends on the specs only.
+    """A property of an `EnvSpecs` that depends on the specs only, and is cached while they are locked.
 
-    It is computed once while the specs are locked, until they change; after that, reading it calls no function.
+    The first read stores the value in the instance, so that later reads call no function. A change of a spec deletes
+    it.
     """
 
     def __init__(self, make: Callable[[Any], Value]):
@@ -124,7 +125,10 @@ class SpecProperty:
 
 
 def is_defined(owner: object, name: str) -> bool:
-    """Returns whether a class of `owner` defines an attribute, so that its error is meant if it cannot be read."""
+    """Returns whether the class of `owner`, or a base of it, defines an attribute.
+
+    If such an attribute cannot be read, the AttributeError was raised by its own code, and says more than another one.
+    """
     return any(name in vars(cls) for cls in type(owner).__mro__)
 
 
@@ -170,7 +174,7 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
 
     def __new__(cls, *args: Any, _batch_locked: bool | None = None, **kwargs: Any) -> Self:
         env = super().__new__(cls)
-        if _batch_locked is not None:  # that of a `__new__` of a subclass
+        if _batch_locked is not None:  # given by the `__new__` of a subclass
             vars(env)["_batch_locked"] = _batch_locked
         vars(env).update(_specs={}, _cache={}, _dependents=_DependentEnvs())
         return env
@@ -183,7 +187,7 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
         self._specs: dict[str, Composite]
         self._cache: dict[Hashable, Any]
         self._dependents: _DependentEnvs
-        for name, spec in list(self._specs.items()):  # those that were set before
+        for name, spec in list(self._specs.items()):  # a subclass may set specs before this call
             self._set_full(name, spec)
 
     def __getattr__(self, name: str) -> Any:
@@ -490,7 +494,7 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
 
     @spec_cached_property
     def _flag_shapes(self) -> list[tuple[Key, torch.Size]]:
-        """The keys of the done flags and their shapes after the batch dimensions."""
+        """The key of each done flag, and the flag's shape without the batch dimensions."""
         return [(key, self._full("done")[key].shape[self.ndim :]) for key in self.done_keys]
 
     @property
@@ -500,13 +504,13 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
 
     @spec_cached_property
     def _flag_groups(self) -> list[tuple[Prefix, bool, torch.Size]]:
-        """Every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
+        """For each prefix: whether it has a "truncated" flag, and the shape of "done" without the batch dimensions."""
         groups, spec = zip(self._done_keys_by_prefix.items(), self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
     @spec_cached_property
     def _done_shapes(self) -> dict[Prefix, torch.Size]:
-        """The shape of "done" after the batch size, by its prefix."""
+        """The shape of "done" without the batch dimensions, by its prefix."""
         return {prefix: shape for prefix, _, shape in self._flag_groups}
 
     @property
@@ -520,17 +524,17 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
 
     @spec_cached_property
     def _keys_not_in_reset(self) -> list[Key]:
-        """The keys that the result of a reset does not have: masks, and rewards that are no state."""
+        """The keys that are removed from the result of a reset: masks, and rewards that are not in the state spec."""
         return [*self.reset_keys, *self._reward_keys_not_in_root]
 
     @spec_cached_property
     def _reward_shapes(self) -> list[tuple[Key, torch.Size]]:
-        """The keys of the rewards and their shapes."""
+        """The key of each reward, and its shape."""
         return [(key, self.full_reward_spec[key].shape) for key in self.reward_keys]
 
     @spec_cached_property
     def _reward_keys_not_in_root(self) -> list[Key]:
-        """The keys of the rewards that are no state, and so are only under "next"."""
+        """The keys of the rewards that are not in the state spec, and therefore only under "next"."""
         return [key for key in self.reward_keys if key not in self.state_keys]
 
 
