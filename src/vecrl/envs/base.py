@@ -495,7 +495,7 @@ class EnvBase(Stateful, EnvSpecs):
         return type(self).rand_action is not EnvBase.rand_action
 
     def _seeded_rand_action(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
-        """Returns only the actions of `rand_action`, drawn with `seed`; leaves torch's CPU generator unchanged."""
+        """Returns only the actions of `rand_action`, sampled with `seed`; leaves torch's CPU generator unchanged."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))

@@ -39,7 +39,7 @@ def keys_of(seeds: np.ndarray) -> np.ndarray:
 
 
 def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Draws numbers in [0, 1), multiples of 2**-24, which are the same in every dtype and on every device.
+    """Samples numbers in [0, 1), multiples of 2**-24, which are the same in every dtype and on every device.
 
     Args:
         keys: `[2, n]` int32, from `keys_of`.
@@ -57,7 +57,7 @@ def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype =
 def uniform_numpy(
     keys: np.ndarray, episodes: np.ndarray, num_draws: int, dtype: type[np.floating[Any]] = np.float32
 ) -> np.ndarray:
-    """Draws the same numbers as `uniform` from NumPy arrays, faster for few rows: calls of NumPy take less time."""
+    """Samples the same numbers as `uniform` from NumPy arrays, faster for few rows: calls of NumPy take less time."""
     index = np.arange(num_draws, dtype=np.uint32)
     return _words(keys.view(np.uint32), episodes.view(np.uint32), index).astype(dtype) * 2.0**-24
 

@@ -13,7 +13,7 @@ FRAME = (240, 320)  # height and width of a frame of MuJoCo in pixels
 
 
 class MujocoFrames:
-    """Draws states of a MuJoCo model; without a display it needs the environment variable MUJOCO_GL=egl.
+    """Renders states of a MuJoCo model; without a display it needs the environment variable MUJOCO_GL=egl.
 
     Args:
         model: a `mujoco.MjModel`.

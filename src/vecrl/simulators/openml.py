@@ -1,6 +1,6 @@
 """Contextual bandits from data sets with classes: a context is a row, an action is a class, and an episode is one step.
 
-The reward is 1 for the class of the row, else 0. The rows of a batch draw their contexts as the native tasks draw start
+The reward is 1 for the class of the row, else 0. The rows of a batch sample contexts as the native tasks sample start
 states, so that a context depends only on the seed and the number of the episode. This module knows no dialects.
 """
 
@@ -61,7 +61,7 @@ class DataSetBandit(RowTaskSimulator):
     # The state is `[1, n]`, the index of the context
 
     def initial(self, uniforms: Tensor, options: ResetOptions) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draws the indices of contexts, `[1, n]`."""
+        """Samples the indices of contexts, `[1, n]`."""
         index = (uniforms * len(self.labels)).floor()
         return index.clamp_(max=len(self.labels) - 1)  # a product may be rounded up
 

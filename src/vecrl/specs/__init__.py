@@ -1,6 +1,6 @@
 """Tensor specs: what the values of TensorDict environments look like, under TorchRL's names.
 
-A spec declares shape, dtype, device and domain of a tensor (or another value). It draws values, checks them, projects
+A spec declares shape, dtype, device and domain of a tensor (or another value). It samples values, checks them, projects
 them, and converts them from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
 """
 

@@ -111,7 +111,7 @@ class TensorSpec(ShapeMethods):
         return torch.Size([*lead, *concrete(self.shape)])
 
     def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
-        """Draws random values in the spec; dynamic dimensions have size 1.
+        """Samples values in the spec; dynamic dimensions have size 1.
 
         Args:
             shape: batch dimensions in front of the spec's own shape.

@@ -109,7 +109,7 @@ class Categorical(CategoricalSpec):
     """An index among `n` options.
 
     Args:
-        n: the number of options; -1 if it is unknown. Values can then be drawn only after `set_provisional_n`.
+        n: the number of options; -1 if it is unknown. Values can then be sampled only after `set_provisional_n`.
         shape: of a value, () for a single index.
         device: None for torch's default device.
         dtype: of the indices.
@@ -149,7 +149,7 @@ class Categorical(CategoricalSpec):
         return torch.Size([*concrete(self.shape), self.n])
 
     def set_provisional_n(self, n: int | None) -> None:
-        """Sets the number of options for drawing values while the spec's own number is unknown."""
+        """Sets the number of options for sampling values while the spec's own number is unknown."""
         self._domain = replace(self._domain, provisional=n)
 
     def index(self, index: Tensor, tensor_to_index: object) -> Any:

@@ -1,4 +1,4 @@
-"""Domains: which values the elements of a leaf spec may have, and how they are drawn, checked and corrected."""
+"""Domains: which values the elements of a leaf spec may have, and how they are sampled, checked and corrected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Domain(ABC):
 
     @abstractmethod
     def rand(self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, generator: Generator | None) -> Tensor:
-        """Draws a tensor of shape `sizes`, which ends with the spec's shape."""
+        """Samples a tensor of shape `sizes`, which ends with the spec's shape."""
 
     @abstractmethod
     def violation(self, val: Any) -> str | None:
@@ -91,7 +91,7 @@ class Anything(Domain):
     """Any number of the dtype, NaN and infinities included."""
 
     def rand(self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, generator: Generator | None) -> Tensor:
-        """Draws floats from a normal distribution, integers uniformly from the range of the dtype."""
+        """Samples floats from a normal distribution, integers uniformly from the range of the dtype."""
         if not is_integral(dtype):
             return torch.randn(sizes, dtype=dtype, device=device, generator=generator)
         low, high = (int(end) for end in dtype_limits(dtype))
@@ -153,7 +153,7 @@ class Interval(Domain):
         return self.low.is_meta or bool((self.low.isfinite() & self.high.isfinite()).all())
 
     def rand(self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, generator: Generator | None) -> Tensor:
-        """Draws floats uniformly between two finite bounds, exponentially from a single one, normally without one."""
+        """Samples floats uniformly between two finite bounds, exponentially from a single one, normally without one."""
         if not dtype.is_floating_point:
             return self._rand_integers(sizes, dtype, device, generator)
         uniform = torch.rand(sizes, dtype=dtype, device=device, generator=generator)
@@ -306,7 +306,7 @@ class EqualIndices(Indices):
 
     Attributes:
         counts: the number of options; `UNKNOWN` if it is not known.
-        provisional: the number of options from which values are drawn meanwhile.
+        provisional: the number of options from which values are sampled meanwhile.
     """
 
     counts: int
@@ -317,7 +317,7 @@ class EqualIndices(Indices):
         counts = self.counts
         if counts == UNKNOWN:
             if self.provisional is None:
-                raise SpaceError("Cannot draw from an unknown number of options. Call set_provisional_n(n) first.")
+                raise SpaceError("Cannot sample from an unknown number of options. Call set_provisional_n(n) first.")
             counts = self.provisional
         if self.mask is not None:
             return super().rand(sizes, dtype, device, generator)
@@ -379,7 +379,7 @@ class UnequalIndices(Indices):
         return nvec.tolist()
 
     def rand(self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, generator: Generator | None) -> Tensor:
-        """Draws one index after another, as `OneHotRows` does, if the numbers of options are the same everywhere."""
+        """Samples one index after another, as `OneHotRows` does, if the numbers of options are the same everywhere."""
         nvec, mask = self.nvec, self.mask
         if nvec.ndim != 1 or not sizes:
             return super().rand(sizes, dtype, device, generator)
@@ -491,10 +491,10 @@ def to_integers(val: Tensor) -> Tensor:
 def sample_index(
     counts: Counts, allowed: Tensor | None, sizes: torch.Size, device: torch.device, generator: Generator | None
 ) -> Tensor:
-    """Draws int64 indices of shape `sizes`, uniformly among the allowed options."""
+    """Samples int64 indices of shape `sizes`, uniformly among the allowed options."""
     if allowed is not None:
         if not bool(allowed.any(-1).all()):
-            raise SpaceError("Cannot draw under a mask that allows no option. Allow at least one.")
+            raise SpaceError("Cannot sample under a mask that allows no option. Allow at least one.")
         weights = allowed.expand(*sizes, allowed.shape[-1]).reshape(-1, allowed.shape[-1]).float()
         if not weights.shape[0]:
             return torch.zeros(sizes, dtype=torch.int64, device=device)

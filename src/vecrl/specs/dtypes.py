@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 
-# torch can neither compare, draw nor pickle tensors of these dtypes
+# torch can neither compare, sample nor pickle tensors of these dtypes
 UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 INT64_MAX_FLOAT = 2.0**63 - 1024  # the largest float64 that int64 can hold
 
@@ -29,7 +29,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 
 def scalar_if_uniform(bound: np.ndarray) -> object:
-    """Returns one number if all elements of the bound are equal, which makes drawing faster; else a copy."""
+    """Returns one number if all elements of the bound are equal, which makes sampling faster; else a copy."""
     if bound.size and bool((bound == bound.flat[0]).all()):
         return bound.flat[0]
     return bound.astype(np.int64) if bound.dtype.kind == "u" else np.array(bound)

@@ -34,7 +34,7 @@ class Objects(Domain):
     space: Sampler | None
 
     def rand(self, sizes: torch.Size, dtype: object, device: torch.device | None, generator: Generator | None) -> Any:
-        """Draws objects of the space, as non-tensor data."""
+        """Samples objects of the space, as non-tensor data."""
         assert self.space is not None
         self.space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
         return _nest_objects([self.space.sample() for _ in range(sizes.numel())], sizes, device)
@@ -57,7 +57,7 @@ class NonTensor(TensorSpec):
         batched: whether one object represents a whole batch; kept, but without effect.
         feature_dims: how many of the last dimensions belong to the object; kept, but without effect.
         space: the set of objects: a gymnasium space, or anything that has `sample`, `seed` and `contains`. If it is
-            given, `rand` draws objects from it and `is_in` checks them.
+            given, `rand` samples objects from it and `is_in` checks them.
 
     >>> spec = NonTensor((), example_data="hello")
     >>> spec.zero().data, spec.is_in("anything"), spec.to_numpy(spec.encode("x"))
@@ -235,7 +235,7 @@ class Choice(TensorSpec):
         return self.clone()  # since tensordict 0.13 warns when its data are deep-copied
 
     def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
-        """Draws values of one random choice, which is the same for the whole batch."""
+        """Samples values of one random choice, which is the same for the whole batch."""
         return self._choice_value(int(torch.randint(0, len(self.choices), (), generator=generator)), "rand", shape)
 
     def zero(self, shape: ShapeLike | None = None) -> Any:

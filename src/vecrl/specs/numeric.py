@@ -50,9 +50,9 @@ def _kind_of(dtype: torch.dtype) -> str:
 class Bounded(Leaf):
     """Numbers between `low` and `high`, both included.
 
-    Integers are drawn uniformly, and floats too if both bounds are finite. As in gymnasium, floats with one finite
-    bound are drawn from an exponential distribution that starts there, and floats without one from a normal
-    distribution. (TorchRL draws infinities and NaN in these cases.)
+    Integers are sampled uniformly, and floats too if both bounds are finite. As in gymnasium, floats with one finite
+    bound are sampled from an exponential distribution that starts there, and floats without one from a normal
+    distribution. (TorchRL samples infinities and NaN in these cases.)
 
     Args:
         low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound. Bounds of integers are
@@ -175,8 +175,8 @@ class BoundedContinuous(Bounded):
 class Unbounded(Leaf):
     """Any number of the dtype.
 
-    Floats are drawn from a normal distribution, integers uniformly from the range of the dtype. NaN and infinities are
-    in the spec too.
+    Floats are sampled from a normal distribution, integers uniformly from the range of the dtype. NaN and infinities
+    are in the spec too.
 
     Args:
         shape: of a value.

@@ -14,7 +14,7 @@ from ..base import EnvBase
 from ..spec_inference import make_composite_from_td
 from .generator import seeded_generator
 
-_START_ANGLE, _START_SPEED = math.pi, 1.0  # rad, rad/s: initial states are drawn between minus and plus these
+_START_ANGLE, _START_SPEED = math.pi, 1.0  # rad, rad/s: initial states are sampled between minus and plus these
 
 
 class PendulumEnv(EnvBase):
@@ -79,15 +79,19 @@ class PendulumEnv(EnvBase):
         shape = self.batch_size if tensordict is None else tensordict.batch_size
         input_params = None if tensordict is None else tensordict.get("params", None)
         params = self._params.expand(shape).clone() if input_params is None else input_params
-        initial = {"th": self._draw(shape) * _START_ANGLE, "thdot": self._draw(shape) * _START_SPEED, "params": params}
+        initial = {
+            "th": self._uniform(shape) * _START_ANGLE,
+            "thdot": self._uniform(shape) * _START_SPEED,
+            "params": params,
+        }
         if set_state is not False and tensordict is not None and tensordict.get("_reset", None) is None:
             initial |= {
                 name: tensordict.get(name) for name in ("th", "thdot") if tensordict.get(name, None) is not None
             }
         return TensorDict(initial, shape, device=self.device)
 
-    def _draw(self, shape: torch.Size) -> Tensor:
-        """Draws uniform numbers in [-1, 1)."""
+    def _uniform(self, shape: torch.Size) -> Tensor:
+        """Samples uniform numbers in [-1, 1)."""
         return torch.rand(shape, generator=self._generator, device=self._generator.device) * 2 - 1
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -140,7 +140,7 @@ class FinancialRegimeEnv(EnvBase):
         return TensorDict(data, tensordict.batch_size, device=self.device)
 
     def _log_returns(self, params: Any, steps: int) -> Tensor:
-        """Draws the logarithms of the relative prices of steps, `[*batch, steps]`."""
+        """Samples the logarithms of the relative prices of steps, `[*batch, steps]`."""
         drift, volatility = params["drift"].unsqueeze(-1), params["volatility"].unsqueeze(-1)
         shape = (*drift.shape[:-1], steps)
         noise = torch.randn(shape, generator=self._generator, device=self._generator.device)

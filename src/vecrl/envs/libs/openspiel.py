@@ -34,7 +34,7 @@ class OpenSpielWrapper(EnvBase):
     move simultaneously, and -4 after the end.
 
     The specs of actions have masks of the legal moves: random actions are legal, and those of players that do not move
-    are 0. Chance events are drawn from a generator that `set_seed` seeds.
+    are 0. Chance events are sampled from a generator that `set_seed` seeds.
 
     Args:
         env: a `pyspiel.State`, as `pyspiel.load_game("chess").new_initial_state()`.
@@ -164,7 +164,7 @@ class OpenSpielWrapper(EnvBase):
         return entries
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Draws legal moves of the present state; see `EnvBase.rand_action`. In a batch, each environment does."""
+        """Samples legal moves of the present state; see `EnvBase.rand_action`. In a batch, each environment does."""
         state, move_number = self._masked_state
         if state is not self.play.state or move_number != state.move_number():  # after `set_state`
             self._update_masks()

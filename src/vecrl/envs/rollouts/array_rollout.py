@@ -54,7 +54,7 @@ def known_actions(env: EnvSpecs, steps: int, actions: Tensor | None) -> Tensor:
 
 def draw_actions(spec: TensorSpec, count: int) -> Tensor:
     """Returns random actions, `[count, ...]`, the same as from `count` calls of `spec.rand()`."""
-    # these draw one number per element, in the order of the elements
+    # these sample one number per element, in the order of the elements
     if isinstance(spec, Categorical | OneHot) or (isinstance(spec, Bounded) and spec.is_finite):
         return spec.rand((count,))
     return torch.stack([spec.rand() for _ in range(count)])

@@ -101,7 +101,7 @@ def rollout(
         random_state = None if actions is not None else _GeneratorState(env.full_action_spec.device)
         result = rollout_at_once(env, max_steps, actions, stop_rule.stops_at_first_done)
         if result is not None:
-            if random_state is not None and result.shape[-1] < max_steps:  # actions were drawn for all steps
+            if random_state is not None and result.shape[-1] < max_steps:  # actions were sampled for all steps
                 random_state.restore()
                 draw_actions(env.action_spec, result.shape[-1])
             return result if result.is_contiguous() else result.contiguous()
@@ -126,7 +126,7 @@ class _GeneratorState:
     """The state of torch's default generator of a device, None for the CPU's, when the object is made."""
 
     def __init__(self, device: torch.device | None):
-        on_cpu = device is None or device.type in ("cpu", "meta")  # nothing is drawn on the latter
+        on_cpu = device is None or device.type in ("cpu", "meta")  # nothing is sampled on the latter
         self._module: Any = torch.random if on_cpu else torch.get_device_module(device)
         self._arguments = () if on_cpu else (device,)
         self._state = self._module.get_rng_state(*self._arguments)

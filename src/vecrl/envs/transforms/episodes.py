@@ -168,9 +168,9 @@ class RandomTruncationTransform(RowStateTransform):
     """Truncates episodes at random steps, so that the environments of a batch do not end at the same steps.
 
     Environments with equal time limits are otherwise reset together, and all data of a step are from the same part of
-    an episode. The first episode of each row ends after a number of steps drawn from 1 to `max_horizon`. Later ones end
-    after `max_horizon` steps, or with a probability after a number drawn from `min_horizon` to `max_horizon`. The
-    numbers are drawn uniformly, both ends included.
+    an episode. The first episode of each row ends after a number of steps sampled from 1 to `max_horizon`. Later ones
+    end after `max_horizon` steps, or with a probability after a number sampled from `min_horizon` to `max_horizon`. The
+    numbers are sampled uniformly, both ends included.
 
     It needs a `StepCounter` before it, with the entry "step_count".
 
@@ -238,14 +238,14 @@ class RandomTruncationTransform(RowStateTransform):
             episode = self._buffers.get(_row_name("episode", prefix))
             if episode is None or episode.shape != done.shape:
                 episode = torch.zeros_like(done, dtype=torch.int64)
-            self._store(_row_name("horizon", prefix), self._draw_horizons(episode), mask)
+            self._store(_row_name("horizon", prefix), self._sample_horizons(episode), mask)
             self._store(_row_name("episode", prefix), episode + 1, mask)
             key = join_key(prefix, "truncated")
             if tensordict_reset.get(key, None) is None:
                 tensordict_reset.set(key, torch.zeros_like(done))
         return tensordict_reset
 
-    def _draw_horizons(self, episode: Tensor) -> Tensor:
+    def _sample_horizons(self, episode: Tensor) -> Tensor:
         """Returns the number of steps of each episode, int64.
 
         Args:

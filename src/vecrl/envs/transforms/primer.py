@@ -193,7 +193,7 @@ def _is_zero(value: Any) -> bool:
 
 
 class gSDENoise(TensorDictPrimer):
-    """Draws the noise of generalized state-dependent exploration at every reset, and keeps it during the episode.
+    """Samples the noise of generalized state-dependent exploration at every reset, and keeps it during the episode.
 
     The entry "_eps_gSDE" is a matrix of normal noise, by which a policy multiplies features of the state. See Raffin et
     al., 2021, "Smooth Exploration for Robotic Reinforcement Learning".

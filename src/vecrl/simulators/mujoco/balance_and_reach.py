@@ -86,7 +86,7 @@ def make_pusher(args: Arguments) -> MujocoTask:
         return distance + control + near, {"reward_dist": distance, "reward_ctrl": control, "reward_near": near}
 
     def start(start: Start) -> tuple[np.ndarray, np.ndarray]:
-        start.qpos[:, -4:-2] = [_draw(rng, (-0.3, 0), (-0.2, 0.2), 0.17, np.inf) for rng in start.rngs]
+        start.qpos[:, -4:-2] = [_sample_point(rng, (-0.3, 0), (-0.2, 0.2), 0.17, np.inf) for rng in start.rngs]
         start.qpos[:, -2:] = 0
         velocities = start.qvel + start.uniform(-0.005, 0.005, start.qvel.shape[1])
         velocities[:, -4:] = 0
@@ -122,7 +122,7 @@ def make_reacher(args: Arguments) -> MujocoTask:
 
     def start(start: Start) -> tuple[np.ndarray, np.ndarray]:
         positions = start.uniform(-0.1, 0.1, start.qpos.shape[1]) + start.qpos
-        positions[:, -2:] = [_draw(rng, (-0.2, 0.2), (-0.2, 0.2), -np.inf, 0.2) for rng in start.rngs]
+        positions[:, -2:] = [_sample_point(rng, (-0.2, 0.2), (-0.2, 0.2), -np.inf, 0.2) for rng in start.rngs]
         velocities = start.qvel + start.uniform(-0.005, 0.005, start.qvel.shape[1])
         velocities[:, -2:] = 0
         return positions, velocities
@@ -139,10 +139,10 @@ def make_reacher(args: Arguments) -> MujocoTask:
     )
 
 
-def _draw(
+def _sample_point(
     rng: np.random.Generator, xs: tuple[float, float], ys: tuple[float, float], above: float, below: float
 ) -> np.ndarray:
-    """Draws a point of a rectangle until its distance to the origin is within the bounds, which are excluded."""
+    """Samples a point of a rectangle until its distance to the origin is within the bounds, which are excluded."""
     while True:
         point = np.array([rng.uniform(*xs), rng.uniform(*ys)])
         if above < np.linalg.norm(point) < below:

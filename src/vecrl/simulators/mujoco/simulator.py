@@ -158,7 +158,7 @@ class MujocoSimulator:
         return step, torch.from_numpy(done), self._reset_where(done)
 
     def render(self, row: int) -> np.ndarray | None:
-        """Draws a frame `[height, width, 3]` uint8 of one row, as gymnasium does; None without a render mode."""
+        """Renders a frame `[height, width, 3]` uint8 of one row, as gymnasium does; None without a render mode."""
         if self.render_mode is None:
             return None
         self._require_reset()
@@ -387,7 +387,7 @@ class RandomRows:
 
 
 class Frames:
-    """Draws rows by gymnasium's renderer. Each row has its own, because its camera depends on what it has drawn before.
+    """Renders rows by gymnasium's renderer. Each row has its own, because its camera depends on earlier frames.
 
     Args:
         camera: attributes of the camera, as gymnasium's `default_camera_config`.
@@ -397,7 +397,7 @@ class Frames:
 
     def __init__(self, camera: Mapping[str, Any] | None, options: Mapping[str, Any]):
         self._camera, self._options = None if camera is None else dict(camera), dict(options)
-        self._renderers: dict[int, tuple[Any, Any]] = {}  # by the row: the renderer, and what it draws
+        self._renderers: dict[int, tuple[Any, Any]] = {}  # by the row: the renderer, and what it renders
 
     def draw(self, row: int, model: Any, data: Any) -> np.ndarray:
         """Returns a frame `[height, width, 3]` uint8 of a row, which has this model and these data."""

@@ -34,11 +34,11 @@ class Start:
     qvel: np.ndarray
 
     def uniform(self, low: float, high: float, size: int) -> np.ndarray:
-        """Draws uniform numbers `[m, size]`, each row from its own generator."""
+        """Samples uniform numbers `[m, size]`, each row from its own generator."""
         return np.stack([rng.uniform(low, high, size) for rng in self.rngs])
 
     def normal(self, size: int) -> np.ndarray:
-        """Draws standard normal numbers `[m, size]`, each row from its own generator."""
+        """Samples standard normal numbers `[m, size]`, each row from its own generator."""
         return np.stack([rng.standard_normal(size) for rng in self.rngs])
 
 

@@ -73,7 +73,7 @@ def spec_from_gym(
     | MultiBinary | `Binary` |
     | Dict | `Composite` |
     | Tuple | `Composite` with the keys "0", "1", … |
-    | Text, Sequence, Graph, OneOf and any other | `NonTensor` that draws from the space |
+    | Text, Sequence, Graph, OneOf and any other | `NonTensor` that samples from the space |
 
     Args:
         space: the space to convert.
@@ -124,7 +124,7 @@ def convert(space: Any, options: ConversionOptions) -> TensorSpec:
 
 
 def _example(space: Sampler) -> object:
-    """Draws one element of a space, always the same, without a change to its random number generator."""
+    """Samples one element of a space, always the same, without a change to its random number generator."""
     import copy
 
     space = copy.deepcopy(space)
