@@ -104,6 +104,27 @@ class _Dialect:
     def __init__(self, name: str, kwargs: dict[str, Any], folder: Path):
         self.name, self.kwargs, self.folder = name, kwargs, folder
         self.entry, self.bare_name = find_entry(name)
+        self._unused: dict[str, list[Any]] = {}  # environments that no check uses, by the arguments of `make`
+
+    @contextmanager
+    def lend(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Lends what `make` returns with these arguments to a check, and then to others, since some take seconds to
+        make. A check that raises closes it."""
+        unused = self._unused.setdefault(f"{args} {kwargs}", [])
+        env = unused.pop() if unused else self.make(*args, **kwargs)
+        try:
+            yield env
+        except BaseException:
+            env.close()
+            raise
+        unused.append(env)
+
+    def close(self) -> None:
+        """Closes all environments."""
+        for unused in self._unused.values():
+            for env in unused:
+                env.close()
+        self._unused.clear()
 
     def make(self, **more: Any) -> Any:
         raise NotImplementedError
@@ -125,7 +146,7 @@ class _Dialect:
         return results
 
     def seeds(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             first = leaves(self.begin(env, 5))
             first = [leaf.copy() for leaf in first]
             self.play(env, self.begin(env, 7), 0, 2)
@@ -133,7 +154,7 @@ class _Dialect:
 
     def determinism(self) -> None:
         trajectories = []
-        for _ in range(2):
+        for _ in range(2):  # both new, since the first episode of some simulators differs from their later ones
             with closing(self.make()) as env:
                 obs = self.begin(env)
                 trajectories.append([leaf.copy() for leaf in leaves([obs, *self.play(env, obs, 0, 8)])])
@@ -141,7 +162,7 @@ class _Dialect:
 
     def states(self) -> None:
         path = self.folder / "state.pt"
-        with closing(self.make()) as env, closing(self.make()) as other:
+        with self.lend() as env, self.lend() as other:
             obs = self.begin(env)
             obs = self.play(env, obs, 0, 3)[-2]
             checkpoint.save(path, env=env)
@@ -182,13 +203,13 @@ class Dialect1(_Dialect):
             assert env.single_observation_space.contains(row), f"{row} is not in {env.single_observation_space}"
 
     def reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             self._check_rows(env, self.begin(env))
         with closing(make_vector_env(self.name, num_envs=2, **self.kwargs)) as env:
             assert all(len(leaf) == 2 for leaf in leaves(env.reset(seed=3)[0]))
 
     def step(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs = self.begin(env)
             for number in range(3):
                 obs, (reward, terminated, truncated) = self.advance(env, obs, number)
@@ -198,7 +219,7 @@ class Dialect1(_Dialect):
                 assert terminated.dtype == truncated.dtype == bool
 
     def partial_reset(self) -> None:
-        with closing(self.make("disabled")) as env:
+        with self.lend("disabled") as env:
             obs = self.play(env, self.begin(env), 0, 2)[-2]
             before = [leaf[1].copy() for leaf in map(np.asarray, leaves(obs))]
             after, _ = env.reset(options={"reset_mask": np.array([True, False])})
@@ -215,13 +236,13 @@ class Dialect1(_Dialect):
         raise AssertionError(f"no episode ended in {MAX_STEPS} steps")
 
     def auto_reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs, _, number = self._until_done(env)
             self._check_rows(env, obs)
             self.play(env, obs, number + 1, 3)
 
     def final_observation(self) -> None:
-        with closing(self.make()) as env, closing(self.make("disabled")) as without:
+        with self.lend() as env, self.lend("disabled") as without:
             first_obs, done, number = self._until_done(env)
             final = self.info["final_obs"]
             expected, done_there, number_there = self._until_done(without)
@@ -232,7 +253,7 @@ class Dialect1(_Dialect):
             del first_obs
 
     def pixels(self) -> None:
-        with closing(self.make(render_mode="rgb_array")) as env:
+        with self.lend(render_mode="rgb_array") as env:
             self.play(env, self.begin(env), 0, 2)
             frames = env.render()
             assert len(frames) == 2
@@ -272,13 +293,13 @@ class Dialect2(_Dialect):
         return obs, other
 
     def reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             for row, space in zip(range(2), env.observation_space, strict=True):
                 found = _row_of(self.begin(env), row)
                 assert space.contains(found), f"{found} is not in {space}"
 
     def step(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs = self.begin(env)
             for number in range(3):
                 obs, (reward, terminated, truncated) = self.advance(env, obs, number)
@@ -286,7 +307,7 @@ class Dialect2(_Dialect):
                 assert reward.shape == terminated.shape == truncated.shape == (2,)
 
     def partial_reset(self) -> None:
-        with closing(self.make()) as env, closing(self.make()) as other:
+        with self.lend() as env, self.lend() as other:
             obs = self.play(env, self.begin(env), 0, 2)[-2]
             first, _ = env.reset([0])
             self.advance(env, first, 2, (0,))
@@ -298,7 +319,7 @@ class Dialect2(_Dialect):
             assert_equal(one, two, "the environment that is not reset")
 
     def final_observation(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs = self.begin(env)
             for number in range(MAX_STEPS):
                 obs, (_, terminated, truncated) = self.advance(env, obs, number)
@@ -311,7 +332,7 @@ class Dialect2(_Dialect):
             raise AssertionError(f"no episode ended in {MAX_STEPS} steps")
 
     def pixels(self) -> None:
-        with closing(self.make(render_mode="rgb_array")) as env:
+        with self.lend(render_mode="rgb_array") as env:
             self.play(env, self.begin(env), 0, 2)
             frames = env.render()
             assert len(frames) == 2
@@ -335,7 +356,7 @@ class Dialect3(_Dialect):
         return env.reset()
 
     def seeds(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             # without infos, which some simulators do not reset
             keys = [key for key in env.observation_keys if "info" not in key]
             first = self.begin(env, 5).select(*keys).clone()
@@ -348,15 +369,15 @@ class Dialect3(_Dialect):
         return following, stepped["next"]
 
     def reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             env.full_observation_spec.assert_is_in(self.begin(env).select(*env.observation_keys))
 
     def step(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             check_env_specs(env, seed=3)
 
     def partial_reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs = self.play(env, self.begin(env), 0, 2)[-2]
             before = obs.clone()
             for prefix in env.outer_done_prefixes:  # the root, or agents with episodes of their own
@@ -380,7 +401,7 @@ class Dialect3(_Dialect):
         raise AssertionError(f"no episode ended in {MAX_STEPS} steps")
 
     def auto_reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             rollout = self._rollout(env)
             for prefix in env.outer_done_prefixes:
                 done = rollout["next", *prefix, "done"][:, :-1].reshape(2, -1)
@@ -388,7 +409,7 @@ class Dialect3(_Dialect):
                     assert not rollout[(*prefix, "done")][:, 1:].reshape(2, -1)[done].any()
 
     def final_observation(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             rollout = self._rollout(env)
             for key in env.observation_keys:
                 path = key if isinstance(key, tuple) else (key,)
@@ -423,17 +444,17 @@ class Dialect4(_Dialect):
         return obs, (reward, done)
 
     def reset(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             assert self.begin(env).shape == env.env.observation_space.shape
 
     def step(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs, (reward, done) = self.advance(env, self.begin(env), 0)
             assert obs.shape == env.env.observation_space.shape
             assert (type(reward), type(done)) == (float, bool)
 
     def final_observation(self) -> None:
-        with closing(self.make()) as env:
+        with self.lend() as env:
             obs = self.begin(env)
             for number in range(MAX_STEPS):
                 obs, (_, done) = self.advance(env, obs, number)
@@ -444,7 +465,7 @@ class Dialect4(_Dialect):
             raise AssertionError(f"no episode ended in {MAX_STEPS} steps")
 
     def pixels(self) -> None:
-        with closing(self.make(render_mode="rgb_array")) as env:
+        with self.lend(render_mode="rgb_array") as env:
             self.begin(env)
             check_frame(env.env.render())
 
@@ -477,4 +498,5 @@ def run_checks(dialect: _Dialect) -> dict[str, str]:
             outcomes[check] = "✓"
         except Exception as error:
             outcomes[check] = f"✗ {type(error).__name__}: {error}"
+    dialect.close()
     return outcomes
