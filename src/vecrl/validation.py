@@ -57,14 +57,14 @@ def parse_count(name: str, value: object, *, error: type[Exception] = ValueError
 
     Args:
         name: the name of the argument in the message.
-        value: an integer of Python or NumPy; a bool or a float is none.
+        value: an integer; a float without a fraction is one too, a bool is not.
         error: the class of the error.
 
     Raises:
         Exception: (of the class `error`) `value` is not such a number.
 
-    >>> parse_count("steps", np.int32(3))
-    3
+    >>> parse_count("steps", 1e3)
+    1000
     """
     return _parse_count(name, value, "", error)
 
@@ -75,7 +75,8 @@ def parse_optional_count(name: str, value: object, *, error: type[Exception] = V
 
 
 def _parse_count(name: str, value: object, alternative: str, error: type[Exception]) -> int:
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1:
+    is_bool = isinstance(value, bool)
+    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and value >= 1 and value % 1 == 0:
         return int(value)
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 

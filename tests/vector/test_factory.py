@@ -407,7 +407,7 @@ BOTH = "CartPole-v1", "native::CartPole-v1"
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("count", [2.0, True, "2", 0])
+@pytest.mark.parametrize("count", [2.5, True, "2", 0])
 def test_the_number_of_environments_is_an_int(name: str, count: Any) -> None:
     with pytest.raises(ValueError, match="Expected num_envs to be an int of 1 or more, or None, got"):
         make_vector_env(name, num_envs=count)
