@@ -54,6 +54,8 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "unity": {"unity": {"timeout": 20, "additional_args": ["--steps", "3"]}},
     "old_pythons": {"safety": {"max_episode_steps": 12}, "roboschool": {}},
 }
+# Resets of the entry's example compile a model for a second each; tests/simulators/test_foreign.py steps that one.
+EXAMPLES = {"safety": "SafetyHopperVelocity-v1"}
 INTERPRETERS = {"safety": "VECRL_PYTHON_SAFETY", "roboschool": "VECRL_PYTHON_ROBOSCHOOL"}
 MARKS = {group: [getattr(pytest.mark, group)] if group else [] for group in GROUPS}
 CASES = [
@@ -69,7 +71,9 @@ CASES = [
 def test_simulator_in_dialect(prefix: str, dialect: Any, kwargs: dict[str, Any], tmp_path: Path) -> None:
     if prefix in INTERPRETERS:
         python_path(INTERPRETERS[prefix])
-    example = _unity_build(tmp_path) if prefix == "unity" else find_entry(f"{prefix}::")[0].example
+    example = EXAMPLES.get(prefix, find_entry(f"{prefix}::")[0].example)
+    if prefix == "unity":
+        example = _unity_build(tmp_path)
     outcomes = run_checks(dialect(f"{prefix}::{example}", kwargs, tmp_path))
     if folder := os.environ.get("SIMULATOR_TABLE"):
         record = {"prefix": prefix, "dialect": dialect.title, "outcomes": outcomes}
