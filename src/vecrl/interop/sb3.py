@@ -118,6 +118,10 @@ class VecEnv(_vec_env.VecEnv):
         obs = [transition.obs for transition in resets]
         return obs[0] if len(obs) == 1 else map_tree(lambda *rows: np.concatenate(rows), *obs)
 
+    def step(self, actions: Tree) -> tuple[Tree, np.ndarray, np.ndarray, list[InfoDict]]:
+        """Steps all environments; `actions` are `[n, ...]`. The results and errors are those of `step_wait`."""
+        return self._results(self._pool.step(actions, reset_done=True))
+
     def step_async(self, actions: Tree) -> None:
         """Sends a step of all environments without waiting; `actions` are `[n, ...]`."""
         self._pool.step_async(actions, reset_done=True)
@@ -134,7 +138,9 @@ class VecEnv(_vec_env.VecEnv):
             SpaceError: an observation differs from its space, or a reward has several numbers.
             WorkerError: environments failed; has their numbers and tracebacks. `reset` continues.
         """
-        transition = self._pool.wait()
+        return self._results(self._pool.wait())
+
+    def _results(self, transition: Transition) -> tuple[Tree, np.ndarray, np.ndarray, list[InfoDict]]:
         infos = self._dicts(transition, transition.infos)
         if len(transition.final_rows):
             self._end_episodes(transition, infos)

@@ -204,9 +204,11 @@ class BaseVectorEnv(Stateful):
         if action is None:
             transition = self._collect_pending()
         elif id is None or self._is_all_ids(id):
-            pool.step_async(action)
-            self._last_step_was_full = True
-            transition = pool.wait()
+            try:
+                transition = pool.step(action)
+            except (StepTimeout, KeyboardInterrupt):  # the step is pending
+                self._last_step_was_full = True
+                raise
         else:
             pool.send(id, action)
             self._last_step_was_full = False

@@ -73,6 +73,11 @@ class SimulatorPool:
             checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True
         )
 
+    def step(self, actions: Tree, *, reset_done: bool = False) -> Transition:
+        """Steps all rows and returns the results, like `Pool.step`."""
+        self.step_async(actions, reset_done=reset_done)
+        return self.wait()
+
     def step_async(self, actions: Tree, *, reset_done: bool = False) -> None:
         """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
         self._check(None)
