@@ -291,3 +291,120 @@ def test_actions_of_environments_without_a_batch_size_are_in_the_batch_of_the_st
     rollout = env.rollout(9, actions=actions, auto_reset=False, tensordict=start)
     assert rollout.batch_size == (4, 5)
     assert rollout["action"].equal(actions)
+
+
+# -- rollouts with a policy, over entries ----------------------------------------------------------
+
+
+class _Observes(gymnasium.Env[Any, Any]):
+    """An environment of episodes of 3 to 5 steps with observations of any space."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, space: gymnasium.Space[Any]):
+        self.observation_space = space
+        self.episode, self.count = -1, 0
+
+    def _observe(self) -> Any:
+        self.observation_space.seed(10 * self.episode + self.count)
+        return self.observation_space.sample()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        length = 3 + self.episode % 3
+        return self._observe(), float(action.sum()), self.count == length and length < 5, self.count == 5, {}
+
+
+class _Acts:
+    """A policy that writes the step's number as action, and what `write` writes."""
+
+    def __init__(self, write: Any = None):
+        self.calls, self.write = 0, write
+
+    def __call__(self, td: TensorDictBase) -> Any:
+        self.calls += 1
+        td["action"] = torch.full((2,), self.calls / 100)
+        return td if self.write is None else self.write(td, self.calls)
+
+
+def _keeps_state(td: TensorDictBase, _: int) -> TensorDictBase:
+    state = td.get("state", torch.zeros(1))
+    td["next", "state"] = state + 1
+    return td.set("state", state)
+
+
+def _returns_another(td: TensorDictBase, count: int) -> TensorDictBase:
+    return td.select("action").set("value", torch.tensor(float(count)))
+
+
+def _counts_roots(td: TensorDictBase, _: int) -> TensorDictBase:
+    return td.set("seen", td.get("seen", torch.zeros(1)) + 1)
+
+
+def _rewards_itself(td: TensorDictBase, _: int) -> TensorDictBase:
+    return td.set("reward", td.get("reward", torch.zeros(1)))
+
+
+_BOX = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+_SPACES = [
+    _BOX,
+    gymnasium.spaces.Discrete(4),
+    gymnasium.spaces.Dict(a=_BOX, b=gymnasium.spaces.Discrete(3)),
+    gymnasium.spaces.Dict(a=gymnasium.spaces.Dict(c=_BOX)),
+    gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+]
+
+
+@pytest.mark.parametrize("space", _SPACES, ids=str)
+@pytest.mark.parametrize("write", [None, _keeps_state, _returns_another, _counts_roots, _rewards_itself])
+@pytest.mark.parametrize("options", [{}, {"break_when_any_done": False}, {"break_when_all_done": True}], ids=str)
+def test_rollouts_over_entries_equal_single_steps(space: Any, write: Any, options: Any) -> None:
+    """A callback makes each step a TensorDict."""
+    rollouts = [
+        GymWrapper(_Observes(space)).rollout(14, _Acts(write), callback, **options)
+        for callback in (None, lambda *_: None)
+    ]
+    entries = [dict(rollout.flatten_keys(".").items()) for rollout in rollouts]
+    assert entries[0].keys() == entries[1].keys()
+    for key, value in entries[0].items():
+        assert value.dtype == entries[1][key].dtype
+        assert value.equal(entries[1][key]), key
+    assert rollouts[0].names == rollouts[1].names == ["time"]
+    assert len(rollouts[0]) == (14 if options == {"break_when_any_done": False} else 3)
+
+
+def test_rollouts_over_entries_keep_gradients_and_results() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    rollout = GymWrapper(_Observes(_BOX)).rollout(
+        6, lambda td: td.set("action", weight * 0.1), break_when_any_done=False
+    )
+    rollout["action"].sum().backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, torch.full((2,), 0.6))
+    assert rollout["observation"][1].equal(rollout["next", "observation"][0])
+
+
+def test_a_policy_over_entries_that_stops_to_act_is_reported() -> None:
+    def write(td: TensorDictBase, count: int) -> TensorDictBase:
+        return td if count < 4 else td.exclude("action", inplace=True)
+
+    with pytest.raises(SpaceError, match="Expected 'action' in the input of step, got none"):
+        GymWrapper(_Observes(_BOX)).rollout(9, _Acts(write), break_when_any_done=False)
+
+
+@pytest.mark.parametrize("method", ["step_mdp", "maybe_reset", "_reset", "read_obs", "_step"])
+def test_overridden_methods_are_called_in_rollouts_with_a_policy(method: str) -> None:
+    calls = []
+
+    def overridden(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(method)
+        return getattr(GymWrapper, method)(self, *arguments, **options)
+
+    cls = type("Overrides", (GymWrapper,), {method: overridden, "returns_new_tensors": True})
+    cls(_Observes(_BOX)).rollout(8, _Acts(), break_when_any_done=False)
+    assert len(calls) > 3 if method != "_reset" else len(calls) == 3

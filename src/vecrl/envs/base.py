@@ -192,6 +192,17 @@ class EnvBase(Stateful, EnvSpecs):
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
+    _has_entry_steps: Any = False
+    """Whether `_step_entries` and `_reset_entries` do what a step and a reset do, without TensorDicts."""
+
+    def _step_entries(self, action: Tensor | None) -> tuple[dict[str, Any], bool]:
+        """Returns the entries of a step's result, and whether the episode ended."""
+        raise NotImplementedError
+
+    def _reset_entries(self) -> dict[str, Any]:
+        """Returns the observations of a reset."""
+        raise NotImplementedError
+
     def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         """Returns a whole rollout, or None if the environment has no faster way than single steps.
 

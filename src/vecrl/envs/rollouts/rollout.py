@@ -15,12 +15,12 @@ from tensordict.nn import TensorDictModule
 from ...errors import SpaceError
 from ...validation import parse_device
 from ..check_specs import check_actions, check_all_actions, check_first_step
-from ..entries.keys import join_key, split_key
+from ..entries.keys import FLAGS, join_key, split_key
 from ..entries.row_masks import merge_into, rows_done
 from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
 from .array_rollout import draw_actions
-from .trajectory_buffers import TensorDictBuffer
+from .trajectory_buffers import StepEntries, TensorDictBuffer
 
 if TYPE_CHECKING:
     from ..base import EnvBase
@@ -112,13 +112,22 @@ def rollout(
     device = None if storing_device is None else parse_device(storing_device)
     step_buffer = _StepBuffer(env, (max_steps, length_is_known), contiguous, out)
 
-    def on_step(data: TensorDictBase) -> None:
+    def on_step(data: Any) -> None:
         if callback is not None:
             callback(env, data)
         step_buffer.add(data if device is None else data.to(device))
 
     store = step_buffer.add if callback is None and device is None else on_step
-    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store)
+    by_entries = (
+        all(argument is None for argument in (actions, callback, device, out))
+        and contiguous
+        and not set_truncated
+        and not env.run_type_checks
+        and env._has_entry_steps
+        and not overrides_bypassed(type(env), "_rollout_at_once")
+    )
+    entry_steps = _EntrySteps(env) if by_entries else None
+    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store, entry_steps)
     return step_buffer.to_tensordict()
 
 
@@ -162,14 +171,21 @@ def _play(
     action_iter: Iterable[object],
     stop_rule: _StopRule,
     max_steps: int,
-    store: Callable[[TensorDictBase], None],
+    store: Callable[[StepEntries], None],
+    entry_steps: _EntrySteps | None,
 ) -> None:
-    """Steps the environment from the root `data` and stores each step."""
+    """Steps the environment from the root `data` and stores each step; after the first by `entry_steps`, if given."""
     for step_index, action in enumerate(action_iter, 1):
         data = act(data) if action is None else _with_action(env, data, action)
+        is_last, root = step_index == max_steps, None
         if step_index == 1:
             check_actions(env, data, action is not None)
-        is_last, root = step_index == max_steps, None
+        elif entry_steps is not None and (entries := entry_steps.step(data)) is not None:
+            store(entries)
+            if is_last or (entry_steps.is_done and not stop_rule.never_stops):
+                return
+            data = entry_steps.next_root(entries)
+            continue
         if stop_rule.never_stops and not is_last:
             data, root = env.step_and_maybe_reset(data)
         else:
@@ -185,6 +201,40 @@ def _play(
             return
         else:
             data = stop_rule.next_root(data)
+
+
+class _EntrySteps:
+    """Steps one environment over dicts of entries, so that only the policy gets a TensorDict.
+
+    Args:
+        env: an environment with `_has_entry_steps`.
+
+    Attributes:
+        is_done: whether the episode ended in the last step.
+    """
+
+    def __init__(self, env: EnvBase):
+        self.is_done = False
+        self._env = env
+        self._action_key: Any = env.action_key
+        self._reward_key: Any = env.reward_key
+
+    def step(self, data: TensorDictBase) -> dict[str, Any] | None:
+        """Returns the entries of a step from `data`, "next" included; None if it needs `EnvBase.step`."""
+        entries: dict[str, Any] = dict(data.items())
+        if "next" in entries or "_step" in entries or type(data) is not TensorDict or self._env.is_closed:
+            return None
+        entries["next"], self.is_done = self._env._step_entries(entries.get(self._action_key))
+        return entries
+
+    def next_root(self, entries: dict[str, Any]) -> TensorDict:
+        """Returns the root after a step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do. Changes `entries`."""
+        entries |= entries.pop("next")
+        del entries[self._action_key], entries[self._reward_key]
+        if self.is_done:
+            entries |= self._env._reset_entries()
+            entries |= {flag: torch.zeros_like(entries[flag]) for flag in FLAGS}
+        return TensorDict(entries, self._env.batch_size, device=self._env.device)
 
 
 class _StopRule:
@@ -336,7 +386,7 @@ class _StepBuffer:
         self._trajectory: TensorDictBuffer | None = None
         self._steps: list[TensorDictBase] = []
 
-    def add(self, data: TensorDictBase) -> None:
+    def add(self, data: Any) -> None:
         if not self._steps and self._trajectory is None:
             self._dim = self._env.batch_dims if self._env.batch_locked else data.batch_dims
             if self._contiguous and self._out is None and type(data) is TensorDict:

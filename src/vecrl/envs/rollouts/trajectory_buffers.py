@@ -18,6 +18,9 @@ from torch import Tensor
 from ...errors import SpaceError
 
 Path = tuple[str, ...]
+StepEntries = TensorDictBase | dict[str, Any]
+"""The entries of a step, "next" included."""
+_BRANCHES = frozenset((TensorDict, dict))
 Leaves = Sequence[Any]
 """Arrays or tensors, one per leaf of an observation."""
 _MIN_PREALLOC_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
@@ -271,13 +274,14 @@ class TensorDictBuffer:
         self._names: list[str | None] = []
         self._count = 0
 
-    def add(self, data: TensorDictBase) -> None:
-        """Adds a step.
+    def add(self, data: StepEntries) -> None:
+        """Adds a step. The first one is a TensorDict.
 
         Raises:
             SpaceError: if its entries differ from those of the first step, or the shape or dtype of one does.
         """
         if self._columns is None:
+            assert isinstance(data, TensorDictBase)
             self._device, self._names = data.device, list(data.names)
             self._columns = _NestedColumns(data, self._column)
         if not self._columns.append(data):
@@ -346,17 +350,19 @@ class _NestedColumns:
             for name, value in data.items()
         }
 
-    def append(self, data: TensorDictBase) -> bool:
+    def append(self, data: StepEntries) -> bool:
         """Adds the entries of a step; returns False if they differ from those of the first step."""
         columns, count = self.columns, 0
+        value: Any
         for name, value in data.items():
             column = columns.get(name)
-            if type(column) is list and type(value) is not TensorDict:
+            is_branch = type(value) in _BRANCHES
+            if type(column) is list and not is_branch:
                 column.append(value)
-            elif type(column) is _NestedColumns and type(value) is TensorDict:
+            elif type(column) is _NestedColumns and is_branch:
                 if not column.append(value):
                     return False
-            elif type(column) is not _CheckedColumn or type(value) is TensorDict:
+            elif type(column) is not _CheckedColumn or is_branch:
                 return False
             elif value.requires_grad:  # preallocated memory would lose the gradient
                 column.flush()
@@ -396,10 +402,11 @@ class _CheckedColumn(Column):
         self.count += 1
 
 
-def _paths(data: TensorDictBase, prefix: Path = ()) -> Iterator[Path]:
-    """Yields the paths of the leaves of nested TensorDicts."""
+def _paths(data: StepEntries, prefix: Path = ()) -> Iterator[Path]:
+    """Yields the paths of the leaves of nested TensorDicts or dicts."""
+    value: Any
     for name, value in data.items():
-        if type(value) is TensorDict:
+        if type(value) in _BRANCHES:
             yield from _paths(value, (*prefix, name))
         else:
             yield (*prefix, name)

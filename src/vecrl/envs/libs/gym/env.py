@@ -208,7 +208,11 @@ class GymWrapper(GymLikeEnv):
 
     def _fast_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
-        action = self.read_action(tensordict.get(self._action_key))
+        entries, _ = self._step_entries(tensordict.get(self._action_key))
+        return TensorDict(entries, self._batch_size, device=self._device)
+
+    def _step_entries(self, action: Tensor | None) -> tuple[dict[str, Any], bool]:
+        action = self.read_action(action)
         if self._vector_reward:
             obs, reward, terminated, truncated = step_env(self._env, action, np.asarray)
             reward = self.read_reward(reward)
@@ -220,7 +224,10 @@ class GymWrapper(GymLikeEnv):
         entries["done"] = torch.from_numpy(_FLAG_ARRAYS[terminated or truncated].copy())
         entries["terminated"] = torch.from_numpy(_FLAG_ARRAYS[terminated].copy())
         entries["truncated"] = torch.from_numpy(_FLAG_ARRAYS[truncated].copy())
-        return TensorDict(entries, self._batch_size, device=self._device)
+        return entries, terminated or truncated
+
+    def _reset_entries(self) -> dict[str, Any]:
+        return self.read_obs(self._reset_env()[0])
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         # The result of `_fast_step` has all flags, and every entry has the shape of its spec
@@ -325,6 +332,12 @@ class GymWrapper(GymLikeEnv):
         super().__setstate__({name: value for name, value in state.items() if name != "_episode"})
         if episode is not None:
             restore(self._env, episode)
+
+    @property
+    def _has_entry_steps(self) -> bool:
+        keys_are_flat = isinstance(self._action_key, str) and all(len(key) == 1 for key in self._obs_keys)
+        on_cpu = self.device is None or self.device.type == "cpu"
+        return self._has_array_steps and self._step_is_complete and keys_are_flat and on_cpu and not self.state_keys
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_plain = self._has_array_steps and not self.run_type_checks
