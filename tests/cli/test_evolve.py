@@ -378,7 +378,7 @@ def test_a_missing_encoder_is_reported_before_the_first_step(vecrl, tmp_path, mo
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 1, "--out", tmp_path)
     assert answer.code == 0, answer.out
-    assert "There will be no video: Expected imageio-ffmpeg for videos, got none. Install it with" in answer.out
+    assert "There will be no video: Expected imageio-ffmpeg for videos, got none. Install it: pip" in answer.out
     assert "recording" not in answer.out
     answer = vecrl("rollout", "CartPole-v1", "--video", tmp_path / "run.mp4")
     assert answer.code == 1
