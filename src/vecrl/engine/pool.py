@@ -81,12 +81,41 @@ class Pool(EnvAccess):
             self.reset_async(seeds, options)
             return self.wait()
         with self._lock:
+            if self._inline is not None and not self._pending.open:
+                return self._reset_inline(self._inline, ids, seeds, options)
             pending_commands = self.send_reset(ids, seeds, options)
             for pending_command in pending_commands:
                 self._gather(pending_command)
             self._pending.updating = True
             self._pending.completed = [c for c in self._pending.completed if c not in pending_commands]
             return self._collect(pending_commands, ordered=True)
+
+    def _reset_inline(
+        self, backend: StepsInline, ids: Ids, seeds: Sequence[int | None] | None, options: ResetOptions | None
+    ) -> Transition:
+        """Resets `ids` in the caller's thread, without a command to wait for."""
+        checked_ids = self._check_ids(ids)
+        check_length("seeds", seeds, len(checked_ids))
+        self.record_seeds(seeds, checked_ids.tolist())
+        extra_of = _reset_extras(seeds, options)
+        command = PendingCommand(Op.RESET, 0, (), checked_ids, 0, False)
+        try:
+            for worker, rows, positions in self._env_index.split(checked_ids):
+                reply = backend.execute(worker, Command(Op.RESET, rows=rows.tolist(), extra=extra_of(positions)))
+                if reply is not None:
+                    command.replies.append((worker, reply))
+            transition = self._transition_builder.partial([command])
+        except BaseException:  # Ctrl-C: the results are lost
+            self._env_index.failed[checked_ids] = True
+            self._healthy = False
+            raise
+        failures = command.failures
+        self._mark_completed(command, failures)
+        if self._pending.calls_must_end:
+            raise ClosedError(CLOSED)
+        if failures:
+            raise failures_to_error(failures, transition)
+        return transition
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
         """Sends the `reset` of all environments without waiting for it.

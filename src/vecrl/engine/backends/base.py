@@ -75,7 +75,11 @@ class Backend(Protocol):
 
 @runtime_checkable
 class StepsInline(Protocol):
-    """A `Backend` that can step all environments in the caller's thread, without commands."""
+    """A `Backend` that can step and reset environments in the caller's thread, without commands to wait for."""
+
+    def execute(self, worker: int, command: Command) -> WorkerReply | None:
+        """Executes a command of one worker and returns the reply; None for an empty one."""
+        ...
 
     def step(
         self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool

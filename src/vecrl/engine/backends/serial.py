@@ -61,6 +61,9 @@ class SerialBackend:
     def broadcast(self, command: Command) -> None:
         self._queue.extend(zip(range(self.num_workers), repeat(command)))
 
+    def execute(self, worker: int, command: Command) -> WorkerReply | None:
+        return self._workers[worker].execute(command)
+
     def step(
         self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool
     ) -> list[tuple[int, WorkerReply]]:
