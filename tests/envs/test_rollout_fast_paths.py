@@ -1,5 +1,6 @@
 """Fast rollouts equal stepwise rollouts, and are not used if a subclass overrides a method."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,23 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from vecrl.envs import EnvBase, GymEnv, GymWrapper, NativeEnv, PendulumEnv, SerialEnv
+from vecrl.envs.entries.records import record_steps
 from vecrl.envs.rollouts import trajectory_buffers
-from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
+from vecrl.envs.seed_chain import seed_chain
+from vecrl.envs.transforms import (
+    CatFrames,
+    Compose,
+    InitTracker,
+    ObservationNorm,
+    RewardSum,
+    StepCounter,
+    TargetReturn,
+    TimeMaxPool,
+    Transform,
+    TransformedEnv,
+    VecNorm,
+    VecNormV2,
+)
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, Unbounded
 
@@ -293,7 +309,7 @@ def test_actions_of_environments_without_a_batch_size_are_in_the_batch_of_the_st
     assert rollout["action"].equal(actions)
 
 
-# -- rollouts with a policy, over entries ----------------------------------------------------------
+# -- rollouts with a policy, over records ----------------------------------------------------------
 
 
 class _Observes(gymnasium.Env[Any, Any]):
@@ -363,7 +379,7 @@ _SPACES = [
 @pytest.mark.parametrize("space", _SPACES, ids=str)
 @pytest.mark.parametrize("write", [None, _keeps_state, _returns_another, _counts_roots, _rewards_itself])
 @pytest.mark.parametrize("options", [{}, {"break_when_any_done": False}, {"break_when_all_done": True}], ids=str)
-def test_rollouts_over_entries_equal_single_steps(space: Any, write: Any, options: Any) -> None:
+def test_rollouts_over_records_equal_single_steps(space: Any, write: Any, options: Any) -> None:
     """A callback makes each step a TensorDict."""
     rollouts = [
         GymWrapper(_Observes(space)).rollout(14, _Acts(write), callback, **options)
@@ -378,7 +394,7 @@ def test_rollouts_over_entries_equal_single_steps(space: Any, write: Any, option
     assert len(rollouts[0]) == (14 if options == {"break_when_any_done": False} else 3)
 
 
-def test_rollouts_over_entries_keep_gradients_and_results() -> None:
+def test_rollouts_over_records_keep_gradients_and_results() -> None:
     weight = torch.ones(2, requires_grad=True)
     rollout = GymWrapper(_Observes(_BOX)).rollout(
         6, lambda td: td.set("action", weight * 0.1), break_when_any_done=False
@@ -389,7 +405,7 @@ def test_rollouts_over_entries_keep_gradients_and_results() -> None:
     assert rollout["observation"][1].equal(rollout["next", "observation"][0])
 
 
-def test_a_policy_over_entries_that_stops_to_act_is_reported() -> None:
+def test_a_policy_over_records_that_stops_to_act_is_reported() -> None:
     def write(td: TensorDictBase, count: int) -> TensorDictBase:
         return td if count < 4 else td.exclude("action", inplace=True)
 
@@ -408,3 +424,62 @@ def test_overridden_methods_are_called_in_rollouts_with_a_policy(method: str) ->
     cls = type("Overrides", (GymWrapper,), {method: overridden, "returns_new_tensors": True})
     cls(_Observes(_BOX)).rollout(8, _Acts(), break_when_any_done=False)
     assert len(calls) > 3 if method != "_reset" else len(calls) == 3
+
+
+class _Doubles(Transform):
+    """A transform of a user, with hooks over TensorDicts."""
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        assert isinstance(next_tensordict, TensorDictBase)
+        return next_tensordict.update({"observation": next_tensordict["observation"] * 2})
+
+    _reset = Transform._reset
+
+
+_CHAINS: dict[str, Callable[[], Any]] = {
+    "counters": lambda: Compose(StepCounter(4), RewardSum(), InitTracker()),
+    "soft limit": lambda: StepCounter(2, update_done=False),
+    "norm": lambda: Compose(ObservationNorm(0.1, 2.0, in_keys=["observation"]), RewardSum(), StepCounter(4)),
+    "frames": lambda: Compose(StepCounter(4), CatFrames(2, -1, in_keys=["observation"], out_keys=["last"])),
+    "maximum": lambda: TimeMaxPool(["observation"], ["highest"], T=3),
+    "statistics": lambda: Compose(VecNorm(in_keys=["observation", "reward"]), StepCounter(4)),
+    "later statistics": lambda: VecNormV2(in_keys=["observation"], out_keys=["normal"]),
+    "return to go": lambda: TargetReturn(5.0),
+    "of a user": lambda: Compose(_Doubles(), StepCounter(4)),
+}
+
+
+@pytest.mark.parametrize("chain", _CHAINS)
+@pytest.mark.parametrize("count", [None, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"break_when_any_done": False}], ids=str)
+def test_rollouts_over_records_under_transforms_equal_single_steps(chain: str, count: int | None, options: Any) -> None:
+    def make() -> Any:
+        env = GymWrapper(_Observes(_BOX)) if count is None else SerialEnv(count, lambda: GymWrapper(_Observes(_BOX)))
+        return TransformedEnv(env, _CHAINS[chain]())
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        return td.set("action", td["observation"][..., :2] * 0.1)
+
+    envs, calls = [make(), make()], (None, lambda *_: None)
+    assert (record_steps(envs[0]) is None) == (chain == "of a user")
+    for _ in range(2):  # the second rollout starts from what the first one left in transforms
+        rollouts = [env.rollout(14, act, callback, **options) for env, callback in zip(envs, calls, strict=True)]
+        entries = [dict(rollout.items(True, True)) for rollout in rollouts]
+        assert entries[0].keys() == entries[1].keys()
+        for key, value in entries[0].items():
+            torch.testing.assert_close(value, entries[1][key], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_batch_in_a_rollout_is_reset_with_the_seeds_for_its_next_episodes() -> None:
+    env = SerialEnv(2, ONE)
+    root = env.reset()
+    env._seed_next_reset(5)
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        return td.set("action", torch.tensor([[0, 1]] * 2))
+
+    rollout = env.rollout(30, act, auto_reset=False, tensordict=root, break_when_any_done=False)
+    for row, seed in enumerate(seed_chain(5, 2)):
+        first = int(rollout["next", "done"][row, :, 0].nonzero()[0]) + 1
+        expected = gymnasium.make("CartPole-v1").reset(seed=seed)[0]
+        np.testing.assert_array_equal(rollout["observation"][row, first].numpy(), expected)

@@ -31,6 +31,7 @@ from .check_specs import (
     with_exact_dtypes,
 )
 from .entries.keys import OUTPUTS, Key, Prefix, join_key
+from .entries.records import RecordSteps
 from .entries.row_masks import (
     RowMasks,
     any_true,
@@ -192,16 +193,9 @@ class EnvBase(Stateful, EnvSpecs):
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
-    _has_entry_steps: Any = False
-    """Whether `_step_entries` and `_reset_entries` do what a step and a reset do, without TensorDicts."""
-
-    def _step_entries(self, action: Tensor | None) -> tuple[dict[str, Any], bool]:
-        """Returns the entries of a step's result, and whether the episode ended."""
-        raise NotImplementedError
-
-    def _reset_entries(self) -> dict[str, Any]:
-        """Returns the observations of a reset."""
-        raise NotImplementedError
+    def _record_steps(self) -> RecordSteps | None:
+        """Returns what steps the environment over records; None if it needs TensorDicts."""
+        return None
 
     def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         """Returns a whole rollout, or None if the environment has no faster way than single steps.

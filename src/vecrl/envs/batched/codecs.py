@@ -19,7 +19,7 @@ from ...engine.space_layout import Layout, Leaf
 from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
-from ...specs.dtypes import cast_exactly, is_integral, torch_dtype
+from ...specs.dtypes import cast_exactly, is_integral, numpy_dtype, torch_dtype
 from ..entries.keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
 from ..entries.row_masks import stack_lazily
 from .autograd_graphs import Graphs
@@ -200,13 +200,14 @@ class GymCodec:
         observation = meta.full("observation")
         specs: list[TensorSpec] = [observation[key].to("cpu") for key in keys]
         self._leaves = [
-            (key[0] if len(key) == 1 else key, spec, _same_memory_layout(spec, leaf))
+            (key_path(key), spec, _same_memory_layout(spec, leaf))
             for key, spec, leaf in zip(keys, specs, self.layout.leaves, strict=True)
         ]
         [self._action_key] = meta.full("action").keys(True, True)
-        [self._reward_key] = meta.full("reward").keys(True, True)
+        reward_keys: Any = meta.full("reward").keys(True, True)
+        [self._reward_key] = reward_keys
         self._action_spec: TensorSpec = meta.full("action")[self._action_key]
-        self._reward_dtype: torch.dtype = meta.full("reward")[self._reward_key].dtype
+        self._reward_dtype = numpy_dtype(meta.full("reward")[self._reward_key].dtype)
         self._flag_names = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(
@@ -229,45 +230,49 @@ class GymCodec:
 
     def next_tensordict(self, transition: Transition) -> TensorDict:
         """Returns the "next" TensorDict of a transition, with final observations."""
-        obs = self.layout.split(transition.next_obs)
-        return self.next_entries(obs, transition.reward, transition.terminated, transition.truncated)
+        return TensorDict(self.next_entries(transition), [len(transition.ids)])
 
-    def next_entries(
+    def root_tensordict(self, transition: Transition) -> TensorDict:
+        """Returns the root TensorDict of the next step."""
+        return TensorDict(self.root_entries(transition), [len(transition.ids)])
+
+    def next_entries(self, transition: Transition) -> dict[str, Any]:
+        """Returns the entries of `next_tensordict`."""
+        obs = self.layout.split(transition.next_obs)
+        return self.step_entries(obs, transition.reward, transition.terminated, transition.truncated)
+
+    def root_entries(self, transition: Transition) -> dict[str, Any]:
+        """Returns the entries of `root_tensordict`."""
+        num_rows = len(transition.ids)
+        return self._obs_entries(self.layout.split(transition.obs), num_rows) | {
+            name: torch.zeros(num_rows, 1, dtype=torch.bool) for name in self._flag_names
+        }
+
+    def step_entries(
         self, obs: Sequence[Any], reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> TensorDict:
-        """Returns a "next" TensorDict `[n]`.
+    ) -> dict[str, Any]:
+        """Returns the entries of the result of a step of n rows; groups are dicts.
 
         Args:
             obs: an array `[n, ...]` for each leaf of the observations.
             reward: `[n]` float64.
             terminated, truncated: `[n]` bool.
         """
-        flags = [torch.from_numpy(flag[:, None]) for flag in (terminated | truncated, terminated, truncated)]
-        rewards = torch.from_numpy(reward[:, None]).to(self._reward_dtype)
-        return self._fill_entries(obs, flags, [len(reward)], {self._reward_key: rewards})
+        entries = self._obs_entries(obs, len(reward))
+        entries[self._reward_key] = torch.from_numpy(reward[:, None].astype(self._reward_dtype))
+        for name, flag in zip(FLAGS, (terminated | truncated, terminated, truncated), strict=True):
+            if name in self._flag_names:
+                entries[name] = torch.from_numpy(flag[:, None])
+        return entries
 
-    def root_tensordict(self, transition: Transition) -> TensorDict:
-        """Returns the root TensorDict of the next step."""
-        num_rows = len(transition.ids)
-        flags = [torch.zeros(num_rows, 1, dtype=torch.bool) for _ in FLAGS]
-        return self._fill_entries(self.layout.split(transition.obs), flags, [num_rows], {})
-
-    def _fill_entries(
-        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Key, Tensor]
-    ) -> TensorDict:
-        """Returns a TensorDict of all entries, created in one call because setting entries one by one is slower."""
-        nested: list[tuple[Key, Tensor]] = []
-        for (key, spec, is_plain), leaf in zip(self._leaves, obs, strict=True):
-            value = torch.from_numpy(leaf) if is_plain else spec.expand(*size, *spec.shape).encode(leaf)
-            if isinstance(key, str):
-                values[key] = value
-            else:
-                nested.append((key, value))
-        values |= {name: flag for name, flag in zip(FLAGS, flags, strict=True) if name in self._flag_names}
-        data = TensorDict(values, size)
-        for key, value in nested:
-            data.set(key, value)
-        return data
+    def _obs_entries(self, obs: Sequence[Any], num_rows: int) -> dict[str, Any]:
+        entries: dict[str, Any] = {}
+        for (path, spec, is_plain), leaf in zip(self._leaves, obs, strict=True):
+            branch = entries
+            for name in path[:-1]:
+                branch = branch.setdefault(name, {})
+            branch[path[-1]] = torch.from_numpy(leaf) if is_plain else spec.expand(num_rows, *spec.shape).encode(leaf)
+        return entries
 
 
 class _NestedBuilder:

@@ -27,6 +27,7 @@ from ...specs import StackedComposite
 from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..entries.keys import INPUTS, OUTPUTS, Key
+from ..entries.records import Record, RecordSteps
 from ..entries.row_masks import RowMasks, merge_into, reduce_to_rows, stack_lazily
 from ..rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..rollouts.trajectory_buffers import ArrayBuffer, Leaves
@@ -255,6 +256,27 @@ class BatchedEnv(PoolOwner):
         transition = self._call_pool("step", codec.inputs(tensordict), reset_done=reset_done)
         next_td = self._to_own_device(codec.next_tensordict(transition), is_step=True)
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
+
+    def _record_steps(self) -> RecordSteps | None:
+        codec = self._codec
+        if isinstance(codec, TensorDictCodec) or self._flag_shapes != self._env_flags:
+            return None
+        return RecordSteps(self._step_record, self._reset_record)
+
+    def _step_record(self, root: Record, reset_done: bool) -> tuple[Record, Record | None]:
+        codec: Any = self._codec
+        reset_done = reset_done and not self._seeds
+        transition = self._call_pool("step", codec.inputs(root), reset_done=reset_done)
+        next_record = Record(codec.next_entries(transition), self._batch_size, self._device)
+        first = codec.root_entries(transition) if len(transition.final_rows) else None
+        return next_record, None if first is None else Record(first, self._batch_size, self._device)
+
+    def _reset_record(self, mask: Tensor, root: Record) -> Record:
+        codec: Any = self._codec
+        ids = mask.reshape(-1).nonzero()[:, 0]
+        rows = codec.root_entries(self._reset_gym(ids.numpy(), {}))
+        entries = {key: root[key].index_copy(0, ids, value) for key, value in rows.items()}
+        return Record(entries, self._batch_size, self._device)
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root

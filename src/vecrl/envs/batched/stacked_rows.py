@@ -160,7 +160,8 @@ class StackedRows(TensorDictRows):
         return notes
 
     def _base_next(self, buffers: RowBuffers) -> TensorDict:
-        return self._codec.next_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
+        entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
+        return TensorDict(entries, [len(self._envs)])
 
     def _write_all(self, next_td: TensorDictBase, out: RowBuffers) -> bool:
         """Writes the entries of all rows and returns True, or returns False if some need what `_write` does."""

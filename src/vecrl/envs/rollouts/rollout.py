@@ -15,8 +15,9 @@ from tensordict.nn import TensorDictModule
 from ...errors import SpaceError
 from ...validation import parse_device
 from ..check_specs import check_actions, check_all_actions, check_first_step
-from ..entries.keys import FLAGS, join_key, split_key
-from ..entries.row_masks import merge_into, rows_done
+from ..entries.keys import join_key, split_key
+from ..entries.records import Record, RecordSteps, record_steps
+from ..entries.row_masks import any_true, merge_into, rows_done
 from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
 from .array_rollout import draw_actions
@@ -118,16 +119,15 @@ def rollout(
         step_buffer.add(data if device is None else data.to(device))
 
     store = step_buffer.add if callback is None and device is None else on_step
-    by_entries = (
+    by_records = (
         all(argument is None for argument in (actions, callback, device, out))
         and contiguous
         and not set_truncated
-        and not env.run_type_checks
-        and env._has_entry_steps
-        and not overrides_bypassed(type(env), "_rollout_at_once")
+        and (stop_rule.stops_at_first_done or stop_rule.never_stops)
     )
-    entry_steps = _EntrySteps(env) if by_entries else None
-    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store, entry_steps)
+    steps = record_steps(env) if by_records else None
+    loop = None if steps is None else _RecordLoop(env, steps)
+    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store, loop)
     return step_buffer.to_tensordict()
 
 
@@ -172,19 +172,19 @@ def _play(
     stop_rule: _StopRule,
     max_steps: int,
     store: Callable[[StepEntries], None],
-    entry_steps: _EntrySteps | None,
+    loop: _RecordLoop | None,
 ) -> None:
-    """Steps the environment from the root `data` and stores each step; after the first by `entry_steps`, if given."""
+    """Steps the environment from the root `data` and stores each step; after the first over records, with a `loop`."""
     for step_index, action in enumerate(action_iter, 1):
         data = act(data) if action is None else _with_action(env, data, action)
         is_last, root = step_index == max_steps, None
         if step_index == 1:
             check_actions(env, data, action is not None)
-        elif entry_steps is not None and (entries := entry_steps.step(data)) is not None:
-            store(entries)
-            if is_last or (entry_steps.is_done and not stop_rule.never_stops):
+        elif loop is not None and loop.takes(data):
+            store(loop.step(data, reset_done=stop_rule.never_stops and not is_last))
+            if is_last or (loop.is_done and not stop_rule.never_stops):
                 return
-            data = entry_steps.next_root(entries)
+            data = loop.next_root()
             continue
         if stop_rule.never_stops and not is_last:
             data, root = env.step_and_maybe_reset(data)
@@ -203,38 +203,48 @@ def _play(
             data = stop_rule.next_root(data)
 
 
-class _EntrySteps:
-    """Steps one environment over dicts of entries, so that only the policy gets a TensorDict.
+class _RecordLoop:
+    """Steps an environment over records, so that only the policy gets a TensorDict.
 
     Args:
-        env: an environment with `_has_entry_steps`.
+        env: the environment.
+        steps: its `record_steps`.
 
     Attributes:
-        is_done: whether the episode ended in the last step.
+        is_done: whether an episode ended in the last step.
     """
 
-    def __init__(self, env: EnvBase):
+    def __init__(self, env: EnvBase, steps: RecordSteps):
         self.is_done = False
-        self._env = env
-        self._action_key: Any = env.action_key
-        self._reward_key: Any = env.reward_key
+        self._env, self._steps = env, steps
+        self._only_in_step = {*env.action_keys, *env._reward_keys_not_in_root}
+        self._kept = {*env.observation_keys, *env.done_keys, *env.state_keys}
+        self._root = self._next = Record({}, env.batch_size, env.device)
+        self._first: Record | None = None  # the first entries of the episodes that the last step started
 
-    def step(self, data: TensorDictBase) -> dict[str, Any] | None:
-        """Returns the entries of a step from `data`, "next" included; None if it needs `EnvBase.step`."""
-        entries: dict[str, Any] = dict(data.items())
-        if "next" in entries or "_step" in entries or type(data) is not TensorDict or self._env.is_closed:
-            return None
-        entries["next"], self.is_done = self._env._step_entries(entries.get(self._action_key))
-        return entries
+    def takes(self, data: TensorDictBase) -> bool:
+        """Returns whether a step from `data` can be over records."""
+        keys = data.keys()
+        return type(data) is TensorDict and "next" not in keys and "_step" not in keys and not self._env.is_closed
 
-    def next_root(self, entries: dict[str, Any]) -> TensorDict:
-        """Returns the root after a step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do. Changes `entries`."""
-        entries |= entries.pop("next")
-        del entries[self._action_key], entries[self._reward_key]
+    def step(self, data: TensorDict, reset_done: bool) -> dict[str, Any]:
+        """Returns the entries of a step from `data`, "next" included."""
+        self._root = Record(data.items(), self._root.batch_size, self._root.device)
+        self._next, self._first = self._steps.step(self._root, reset_done)
+        self.is_done = any_true(self._next["done"])
+        return {**self._root, "next": self._next}
+
+    def next_root(self) -> TensorDict:
+        """Returns the root after the last step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do."""
+        root, skip, kept = self._root, self._only_in_step, self._kept
+        for key in skip & root.keys():
+            del root[key]
+        for key, value in self._next.items():
+            if key not in skip and (key in kept or key in root):
+                root[key] = value
         if self.is_done:
-            entries |= self._env._reset_entries()
-            entries |= {flag: torch.zeros_like(entries[flag]) for flag in FLAGS}
-        return TensorDict(entries, self._env.batch_size, device=self._env.device)
+            root |= self._steps.reset(self._next["done"], root) if self._first is None else self._first
+        return root.to_tensordict()
 
 
 class _StopRule:

@@ -16,11 +16,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
+from ..entries.records import Record
 
 Path = tuple[str, ...]
 StepEntries = TensorDictBase | dict[str, Any]
 """The entries of a step, "next" included."""
-_BRANCHES = frozenset((TensorDict, dict))
+_BRANCHES = frozenset((TensorDict, Record, dict))
 Leaves = Sequence[Any]
 """Arrays or tensors, one per leaf of an observation."""
 _MIN_PREALLOC_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little

@@ -28,6 +28,7 @@ from .spec_hooks import KINDS, accept_leaves, infer_spec
 __all__ = ["ObservationTransform", "RowStateTransform", "Transform"]
 
 
+_RECORD_HOOKS = ("_call", "_step", "_reset", "_reset_env_preprocess", "_set_entries", "_tolerant")
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
 
 
@@ -79,6 +80,10 @@ class Transform(KeyedModule):
     Environments in a batch with equal settings are then changed at once too, by the transform of one of them.
     """
 
+    _takes_records = True
+    """Whether the hooks call only `get` and `set` of a TensorDict, for entries without groups, so that they also take a
+    `Record`. A class that overrides a hook declares it again.
+    """
     invertible = False
     """Whether the class defines `_inv_apply_transform`, by which it changes the inputs `in_keys_inv`."""
     enable_inv_on_reset = False
@@ -95,6 +100,8 @@ class Transform(KeyedModule):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         accept_leaves(cls)
+        changes_hooks = any(name in vars(cls) for name in _RECORD_HOOKS)
+        cls._takes_records = vars(cls).get("_takes_records", cls._takes_records and not changes_hooks)
         cls.invertible = vars(cls).get("invertible", overrides(cls, Transform, "_inv_apply_transform"))
 
     def __init__(

@@ -182,6 +182,11 @@ class Compose(Transform):
         return all(transform.supports_rollout for transform in self)
 
     @property
+    def _takes_records(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all transforms take records."""
+        return all(transform._takes_records for transform in self)
+
+    @property
     def rows_are_independent(self) -> bool:
         return all(transform.rows_are_independent for transform in self)
 

@@ -33,6 +33,7 @@ class Tracker(Transform):
     """
 
     preserves_done = True
+    _takes_records = True
     _source: ClassVar[str] = "done"  # the spec that contains the sources: "done" or "reward"
     _dtype: torch.dtype | None = None  # of the tracked values; by default that of the source
     _is_input = True  # whether a step needs the tracked values before it
@@ -237,6 +238,7 @@ class StepCounter(Tracker):
     tensor([1, 2, 3, 4, 5])
     """
 
+    _takes_records = True
     _dtype = torch.int64
 
     def __init__(

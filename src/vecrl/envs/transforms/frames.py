@@ -40,6 +40,8 @@ class LastValues(RowStateTransform):
         done_key: the key of the flag under "next" that ends stored episodes, "done" by default.
     """
 
+    _takes_records = True
+
     def __init__(
         self,
         N: int,

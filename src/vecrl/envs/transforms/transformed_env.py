@@ -19,6 +19,7 @@ from ...specs import Composite, TensorSpec
 from ..adapters import adapt_env
 from ..base import EnvBase
 from ..entries.keys import INPUTS, OUTPUTS, Key, Prefix, join_key
+from ..entries.records import RecordSteps, record_steps
 from ..entries.row_masks import RowMasks, merge_into
 from ..env_specs import check_done_names, is_defined, spec_cached_property
 from ..rollouts.rollout import rollout_at_once
@@ -29,6 +30,7 @@ from .counters import episode_starts
 from .keyed_module import SubmoduleAttribute
 from .ragged_entries import Hook, heterogeneous_errors, with_heterogeneous_errors
 from .spec_hooks import check_keys
+from .transformed_steps import TransformedSteps
 
 __all__ = ["TransformedEnv"]
 
@@ -410,6 +412,16 @@ class TransformedEnv(EnvBase):
         root = rollout.exclude("next")
         self.transform._apply_to_rollout(root, next_td, episode_starts(next_td))
         return root.set("next", next_td)
+
+    def _record_steps(self) -> RecordSteps | None:
+        transform = self.transform
+        if self._has_inverse or transform._changes_layout or not transform._takes_records:
+            return None
+        base_steps = record_steps(self.base_env)
+        if base_steps is None:
+            return None
+        steps = TransformedSteps(base_steps, transform)
+        return RecordSteps(steps.step, steps.reset)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Samples an action for every row, writes them into `tensordict` (a new one by default) and returns it."""

@@ -77,6 +77,7 @@ class VecNorm(Transform):
     """
 
     preserves_done = True
+    _takes_records = True
 
     def __init__(
         self,
@@ -394,6 +395,8 @@ class VecNormV2(VecNorm):
     """
 
     prefix = "_vecnorm"
+
+    _takes_records = True
 
     def __init__(
         self,

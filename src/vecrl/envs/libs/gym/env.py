@@ -40,6 +40,7 @@ from ....specs.convert import spec_from_gym
 from ....specs.dtypes import numpy_dtype
 from ...base import UnwrappedGymEnv
 from ...entries.keys import FLAGS
+from ...entries.records import Record, RecordSteps, no_flags
 from ...entries.row_masks import RowMasks
 from ...entries.shared_entries import declares_new_tensors
 from ...env_specs import spec_cached_property
@@ -208,11 +209,11 @@ class GymWrapper(GymLikeEnv):
 
     def _fast_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
-        entries, _ = self._step_entries(tensordict.get(self._action_key))
-        return TensorDict(entries, self._batch_size, device=self._device)
+        return TensorDict(self._step_entries(tensordict), self._batch_size, device=self._device)
 
-    def _step_entries(self, action: Tensor | None) -> tuple[dict[str, Any], bool]:
-        action = self.read_action(action)
+    def _step_entries(self, root: Record | TensorDictBase) -> dict[str, Any]:
+        key: Any = self._action_key
+        action = self.read_action(root.get(key))
         if self._vector_reward:
             obs, reward, terminated, truncated = step_env(self._env, action, np.asarray)
             reward = self.read_reward(reward)
@@ -224,10 +225,7 @@ class GymWrapper(GymLikeEnv):
         entries["done"] = torch.from_numpy(_FLAG_ARRAYS[terminated or truncated].copy())
         entries["terminated"] = torch.from_numpy(_FLAG_ARRAYS[terminated].copy())
         entries["truncated"] = torch.from_numpy(_FLAG_ARRAYS[truncated].copy())
-        return entries, terminated or truncated
-
-    def _reset_entries(self) -> dict[str, Any]:
-        return self.read_obs(self._reset_env()[0])
+        return entries
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         # The result of `_fast_step` has all flags, and every entry has the shape of its spec
@@ -333,11 +331,16 @@ class GymWrapper(GymLikeEnv):
         if episode is not None:
             restore(self._env, episode)
 
-    @property
-    def _has_entry_steps(self) -> bool:
-        keys_are_flat = isinstance(self._action_key, str) and all(len(key) == 1 for key in self._obs_keys)
-        on_cpu = self.device is None or self.device.type == "cpu"
-        return self._has_array_steps and self._step_is_complete and keys_are_flat and on_cpu and not self.state_keys
+    def _record_steps(self) -> RecordSteps | None:
+        is_plain = self._has_array_steps and self._step_is_complete and not self.state_keys
+        return RecordSteps(self._step_record, self._reset_record) if is_plain else None
+
+    def _step_record(self, root: Record, reset_done: bool) -> tuple[Record, None]:
+        return Record(self._step_entries(root), self._batch_size, self._device), None
+
+    def _reset_record(self, mask: Tensor, root: Record) -> Record:
+        entries = self.read_obs(self._reset_env()[0]) | no_flags(root)
+        return Record(entries, self._batch_size, self._device)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_plain = self._has_array_steps and not self.run_type_checks
