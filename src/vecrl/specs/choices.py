@@ -557,27 +557,31 @@ def _parse_nvec(nvec: object) -> Tensor:
         raise SpaceError(f"Expected a number of options for each choice, got {nvec!r:.80}.") from error
 
 
-def rounded_ones(rows: Any) -> Any:
+def rounded_ones(rows: Tensor) -> Tensor | None:
     """Returns which entries of one-hot rows are 1; None if a row has no 1, or an entry other than 0 and 1.
 
     Args:
-        rows: an array or a tensor `[..., options]`. Floats may differ from 0 and 1 by less than `ROUNDING`.
+        rows: `[..., options]`. Floats may differ from 0 and 1 by less than `ROUNDING`.
 
     Returns:
-        bools of the class and shape of `rows`. A row may have several ones, of which the first counts.
+        bools of the shape of `rows`. A row may have several ones, of which the first counts.
     """
-    is_float = rows.is_floating_point() if isinstance(rows, Tensor) else rows.dtype.kind == "f"
-    if is_float:
-        ones, zeros = abs(rows - 1) < ROUNDING, abs(rows) < ROUNDING
-    else:
-        ones, zeros = rows == 1, rows == 0
+    ones, zeros = _ones_and_zeros(rows, rows.is_floating_point())
     return ones if bool((ones | zeros).all()) and bool(ones.any(-1).all()) else None
 
 
 def first_ones(rows: np.ndarray) -> np.ndarray | None:
     """Returns the index of the first 1 of each row `[..., options]`; None where `rounded_ones` returns None."""
-    ones = rounded_ones(rows)
-    return None if ones is None else ones.argmax(-1)
+    ones, zeros = _ones_and_zeros(rows, rows.dtype.kind == "f")
+    first, count = ones.argmax(-1), np.count_nonzero  # which is faster than `all`
+    is_one_hot = count(ones) + count(zeros) == rows.size and count(ones.any(-1)) == first.size
+    return first if is_one_hot else None
+
+
+def _ones_and_zeros(rows: Any, is_float: bool) -> tuple[Any, Any]:
+    if is_float:
+        return abs(rows - 1) < ROUNDING, abs(rows) < ROUNDING
+    return rows == 1, rows == 0
 
 
 def _expand_mask(mask: object, shape: torch.Size, device: torch.device | None) -> Tensor | None:
