@@ -115,6 +115,20 @@ except SystemExit as error:
     assert text.count("code 0") == 2, text
 
 
+def test_a_program_of_its_own_checks_environments_of_its_folder(tmp_path: Path) -> None:
+    """Workers find the modules of the folder too, in which the program is called."""
+    (tmp_path / "my_simulators.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Mine(CartPoleEnv): pass\n"
+        "gymnasium.register('Mine-v0', Mine, max_episode_steps=9)\n"
+    )
+    (tmp_path / "my_vecrl.py").write_text("import my_simulators\nimport vecrl\nvecrl.cli.main()\n")
+    command = [sys.executable, "my_vecrl.py", "check", "Mine-v0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All checks passed." in done.stdout
+
+
 def test_the_command_line_shows_why_an_entry_point_fails(tmp_path: Path) -> None:
     entry_points = "[vecrl.simulators]\nbroken = broken_module\n"
     folder = distribution(tmp_path, entry_points, broken_module="import no_such_package")

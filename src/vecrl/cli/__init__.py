@@ -20,8 +20,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always; code 0, 1 for an error, 2 for wrong usage, 130 after an interrupt.
     """
-    if argv is None and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
-        del sys.path[0]  # added by `python -m`: a command runs no files of the folder in which it is called
     try:
         require_extra("cli", "the command line")
     except ImportError as error:
