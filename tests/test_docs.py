@@ -119,7 +119,10 @@ def test_a_spec_follows_from_its_domain(extending: dict[str, Any]) -> None:
     assert spec["dose"][1] == dose(20) != dose(5)
     assert torch.stack([dose(5), dose(5)]) == dose(5, (2,))
     assert spec.cardinality() == 11
-    assert repr(dose(5, (2,))) == "Dose(shape=(2,), dtype=torch.int64, device=cpu)"
+    assert repr(dose(5, (2,))) == "Dose(step=5, shape=(2,), dtype=torch.int64, device=cpu)"
+    assert repr(spec["dose"]) == "Dose(step=[5…20], shape=(2,), dtype=torch.int64, device=cpu)"
+    assert dose(5, (-1,)).is_in(dose(5, (3,)).rand())
+    assert dose(5, (-1,)).rand().shape == (1,)
 
 
 def test_architecture_lists_each_module_with_what_it_is_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -333,3 +334,18 @@ class Leaf(TensorSpec):
         self.device = as_device(device)
         self.dtype = as_dtype(dtype)
         self._domain = domain
+
+    def _repr_fields(self) -> dict[str, object]:
+        domain = self._current_domain()
+        parameters = {f.name: _format(getattr(domain, f.name)) for f in fields(domain) if f.repr}
+        return {**parameters, **super()._repr_fields()}
+
+
+def _format(parameter: object) -> object:
+    """Returns a parameter of a domain as text: a tensor by its lowest and highest element."""
+    if not isinstance(parameter, Tensor):
+        return parameter
+    if parameter.is_meta or not parameter.numel():
+        return "?"
+    lowest, highest = parameter.min().item(), parameter.max().item()
+    return f"{lowest:g}" if lowest == highest else f"[{lowest:g}…{highest:g}]"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
-from .base import Device, Leaf, as_device
+from .base import Device, Leaf, TensorSpec, as_device
 from .domains import UNKNOWN, Bits, EqualIndices, OneHotRows, UnequalIndices, to_integers
 from .shape_ops import ShapeLike, as_size, concrete, has_shape, shape_matches
 
@@ -50,6 +50,7 @@ class CategoricalSpec(Leaf):
     dtype: torch.dtype  # pyright: ignore[reportIncompatibleVariableOverride]
     device: torch.device  # pyright: ignore[reportIncompatibleVariableOverride]
     _domain: Any  # `Indices` or `OneHotRows`
+    _repr_fields = TensorSpec._repr_fields  # subclasses add the parameters under the names of their arguments
 
     @property
     def mask(self) -> Tensor | None:

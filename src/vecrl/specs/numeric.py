@@ -162,11 +162,6 @@ class Bounded(Leaf):
         low, high = self._current_domain().low, self._current_domain().high
         return type(self)(low=low, high=high, shape=self.shape, device=self.device, dtype=dest)
 
-    def _repr_fields(self) -> dict[str, object]:
-        interval = self._current_domain()
-        bounds = {"low": _format_bound(interval.low), "high": _format_bound(interval.high)}
-        return {**bounds, **super()._repr_fields()}
-
 
 class BoundedContinuous(Bounded):
     """`Bounded` under TorchRL's name for the spec of floats; equal to a `Bounded`."""
@@ -227,10 +222,3 @@ class UnboundedDiscrete(Unbounded):
         domain: str | None = None,
     ):
         super().__init__(shape, device, dtype, domain=domain)
-
-
-def _format_bound(bound: Tensor) -> str:
-    if bound.is_meta or not bound.numel():
-        return "?"
-    lowest, highest = bound.min().item(), bound.max().item()
-    return f"{lowest:g}" if lowest == highest else f"[{lowest:g}…{highest:g}]"
