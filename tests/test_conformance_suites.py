@@ -221,6 +221,26 @@ def test_a_wrong_simulator_is_noticed(kind: Any, name: str) -> None:
         getattr(Suite(), name)()
 
 
+@pytest.mark.parametrize(
+    "name", ["test_a_row_without_a_seed_continues_its_stream", "test_without_seeds_simulators_differ"]
+)
+def test_equal_first_observations_must_be_declared(name: str) -> None:
+    class StartsAtZero(Drift):
+        def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
+            super().reset_where(mask)
+            self.position[mask] = 0.0
+            return self.position.clone()
+
+    class Suite(BatchSimulatorConformance):
+        def make(self, num_envs: int) -> Any:
+            return StartsAtZero(num_envs)
+
+    with pytest.raises(AssertionError, match="or set deterministic_reset = True if all episodes begin alike"):
+        getattr(Suite(), name)()
+    Suite.deterministic_reset = True
+    getattr(Suite(), name)()
+
+
 def test_a_simulator_with_one_observation_conforms() -> None:
     """Final observations that equal first ones are right if the observation never changes."""
 

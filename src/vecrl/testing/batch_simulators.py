@@ -17,6 +17,10 @@ from ..engine.trees import map_tree, named_leaves
 from ..vector import BatchedVectorEnv
 from .comparisons import SEEDS, assert_equal_arrays, error_of, same_tree
 
+_START_ADVICE = (
+    "Draw starts from the random stream of the row, or set deterministic_reset = True if all episodes begin alike."
+)
+
 
 class BatchSimulatorConformance:
     """Tests of a `BatchSimulator`. Derive a class with a name that begins with `Test`, and define `make`.
@@ -103,7 +107,10 @@ class BatchSimulatorConformance:
             assert np.array_equal(mixed[0], first[0]), "the same seed gives another observation"
             assert np.array_equal(mixed[2], first[1]), "the observation depends on the row's number"
             if not self.deterministic_reset:
-                assert not np.array_equal(mixed[1], first[1]), "None repeats the episode of the earlier seed"
+                assert not np.array_equal(mixed[1], first[1]), (
+                    "Expected a reset with the seed None to continue the stream of the row, got the observation of the "
+                    f"earlier seed. {_START_ADVICE}"
+                )
 
     def test_without_seeds_simulators_differ(self) -> None:
         """There is no hidden default seed."""
@@ -112,7 +119,10 @@ class BatchSimulatorConformance:
         with _closed(self.make, 2) as first, _closed(self.make, 2) as second:
             # several resets, since a simulator may have few initial states
             starts = [np.stack([_array(each.reset()) for _ in range(4)]) for each in (first, second)]
-            assert not np.array_equal(starts[0], starts[1]), "simulators that were not seeded start alike"
+            assert not np.array_equal(starts[0], starts[1]), (
+                "Expected two simulators without seeds to start with different observations, got the same. "
+                f"{_START_ADVICE}"
+            )
 
     # -- resets and steps --------------------------------------------------------------------------
 
@@ -126,7 +136,9 @@ class BatchSimulatorConformance:
             after = _array(sim.reset_where(torch.tensor(mask, device=sim.device)))
             assert np.array_equal(after[::2], before[::2]), "a reset of row 1 changed the observations of other rows"
             if not self.deterministic_reset:
-                assert not np.array_equal(after[1], before[1]), "the reset of row 1 left its observation unchanged"
+                assert not np.array_equal(after[1], before[1]), (
+                    f"Expected a new first observation after the reset of row 1, got the last one. {_START_ADVICE}"
+                )
             for number in range(1, self.num_steps):
                 first, second = (_arrays(each.step(self.action(each, number))) for each in (sim, undisturbed))
                 assert_equal_arrays([_rows(first)], [_rows(second)], self.tolerance)

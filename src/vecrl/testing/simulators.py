@@ -82,7 +82,10 @@ class SimulatorConformance:
         if self.deterministic_reset:
             return
         with self.pool(1) as first, self.pool(1) as second:
-            assert not same_tree(first.reset().obs, second.reset().obs)
+            assert not same_tree(first.reset().obs, second.reset().obs), (
+                "Expected two simulators without seeds to start with different observations, got the same. "
+                "Set deterministic_reset = True if all episodes begin alike."
+            )
 
     def test_partial_resets_and_steps_leave_other_rows_alone(self) -> None:
         """An environment that is neither reset nor stepped continues as if nothing had happened."""
