@@ -31,7 +31,8 @@ class PoolOptions(WorkerOptions):
             names must be registered, see `register_backend`.
         infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
             numbers keep their types.
-        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
+        check_nan: whether a NaN in an observation or a reward is a failure of its environment. Arrays are searched;
+            parts of observations that are objects (of the spaces Text, Sequence, Graph and OneOf) are not.
         step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised, which names the
             environments that did not reply; None for no limit.
         on_failure: what happens to environments that raise, crash or time out. "raise" raises an error. "restart" ends
