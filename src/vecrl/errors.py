@@ -178,8 +178,8 @@ class StepTimeout(WorkerError, TimeoutError):
     """Environments did not reply within the timeout; their commands are still pending."""
 
     advice = (
-        "They stay pending, and the other environments stay in sync. Reset (which waits for them first), receive "
-        "again (step_wait, step(None), async_step_recv), cancel them, or close. "
+        "They stay pending, and the other environments stay in sync. Reset (which waits for them first), cancel them, "
+        "or close. Asynchronous classes can also receive again: by step_wait, step(None) or async_step_recv. "
         'on_failure="restart" replaces environments that time out.'
     )
 

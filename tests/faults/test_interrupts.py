@@ -16,6 +16,7 @@ from tests.fixtures.pools import BACKENDS, make_pool
 from vecrl.engine.pending import PendingCommand
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError
+from vecrl.vector import VectorEnv
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(4, int)
@@ -185,3 +186,27 @@ def test_a_serial_step_that_is_interrupted_leaves_its_environments_to_be_reset()
     np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
     np.testing.assert_array_equal(pool.step(ACTIONS[:3]).reward, 1.0)
     pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_message_after_an_interrupted_step_fits_classes_that_cannot_wait(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with VectorEnv([FaultyEnv] * 4, backend=backend, num_workers=2) as envs:
+        envs.reset()
+
+        def interrupt(*_: object) -> Any:
+            raise KeyboardInterrupt
+
+        backend_of = envs._pool._backend
+        with monkeypatch.context() as patch:
+            patch.setattr(backend_of, "step" if backend == "serial" else "receive", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                envs.step(ACTIONS)
+        expected = (
+            "interrupted call, as by Ctrl-C, counts" if backend == "serial" else "after an interrupted .* if this"
+        )
+        with pytest.raises(PendingError, match=expected):
+            envs.step(ACTIONS)
+        envs.reset()
+        envs.step(ACTIONS)

@@ -37,6 +37,7 @@ def test_waiting_again_returns_the_late_reply(backend: str) -> None:
         pool.step(ACTIONS)
     assert exc_info.value.env_ids == (2,)
     assert isinstance(exc_info.value, TimeoutError)
+    assert "cancel them, or close. Asynchronous classes can also receive again: by step_wait" in str(exc_info.value)
     if backend != "serial":
         assert time.monotonic() - begin < 0.3
         with pytest.raises(StepTimeout):

@@ -90,7 +90,10 @@ class EnvIndex:
         failed = self.failed[ids] if reset_mask is None else self.failed & ~reset_mask
         if np.count_nonzero(failed):
             names = self.name(np.arange(self.num_envs)[ids][failed])
-            raise PendingError(f"{names} failed before; reset them (or all) before they step again.")
+            raise PendingError(
+                f"{names} failed before; reset them (or all) before they step again. "
+                "An interrupted call, as by Ctrl-C, counts as a failure."
+            )
 
     def id_list(self, ids: Ids | None) -> list[int]:
         """Returns `ids` as a list; all ids for None."""

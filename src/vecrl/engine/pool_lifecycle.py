@@ -382,7 +382,8 @@ class PoolLifecycle:
         self._enter()
         if self._pending.open or self._pending.completed:
             raise PendingError(
-                f"{self._name_pending()} still pending; wait for them first, or reset all environments to drop them."
+                f"{self._name_pending()} still pending, after an interrupted or asynchronous call. Receive the "
+                "results, if this class can, or reset all environments to drop them."
             )
 
     def _check_ids(self, ids: Ids) -> np.ndarray:
