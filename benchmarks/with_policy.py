@@ -9,7 +9,11 @@ from __future__ import annotations
 from benchmarks.harness import Implementation as C
 from benchmarks.records import OURS, Beyond, Limit, Target, Workload
 
+OUTSIDE = "vecrl, transforms over SerialEnv"
 POLICY, SIMULATOR = "policy alone", "simulator alone"
+FLOOR = "flat loop"
+FLOORS = {1: (0.8, 1.35), 4: (0.91, 1.1), 8: (0.91, 1.03), 64: (0.95, 1.03)}
+"""Numbers of environments, and how fast VectorEnv must be beside the flat loop and beside gymnasium."""
 STEPPED = "vecrl, stepped from the caller"
 TENSORDICTS = "on_tensordict_policy"
 
@@ -23,7 +27,7 @@ def with_policies() -> list[Workload]:
         _parallel_env(8, 50),
         _collector(8, 800),
         _rollout_workers(16, 100),
-        *(_vector_env(n, 200) for n in (8, 64)),
+        *(_vector_env(n, 200) for n in FLOORS),
         _calls("rollout", "a step of GymEnv.rollout with a policy", 30),
         _calls("serial", "SerialEnv.step of 2 environments, each under two transforms", 100),
     ]
@@ -40,10 +44,13 @@ def _gym_env(steps: int, transforms: int) -> Workload:
             C(POLICY, "main", f"{TENSORDICTS}:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
             C("bare loop", "main", f"{TENSORDICTS}:bare_loop"),
+            *([] if transforms else [C(FLOOR, "main", "by_hand_flat:rollout_cartpole")]),
             C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"steps": steps},
-        targets=[Target(("bare loop",), 0.6)] if transforms else [Target(("bare loop",), 0.8), Beyond(25.0)],
+        targets=[Target(("bare loop",), 0.6), Target(("TorchRL",), 6.0)]
+        if transforms
+        else [Target(("bare loop",), 0.8), Target((FLOOR,), 0.8), Target(("TorchRL",), 4.0), Beyond(25.0)],
         rows=steps,
         quick=not transforms,
         parts=(POLICY, SIMULATOR),
@@ -60,12 +67,14 @@ def _serial_env(n: int, steps: int) -> Workload:
         "ends under an MLP 4-64-2",
         implementations=[
             C(OURS, "main", entry, {"library": "vecrl", **options}),
+            C(OUTSIDE, "main", entry, {"library": "vecrl", **options, "outside": True}),
+            C(FLOOR, "main", "by_hand_flat:serial_env", parts),
             C(POLICY, "main", f"{TENSORDICTS}:policy_alone", parts),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole", parts),
             C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"steps": steps},
-        targets=[Target(("TorchRL",), 10.0), Beyond((60.0 + 10.0 * n) / n)],
+        targets=[Target(("TorchRL",), 10.0), Target((FLOOR,), 0.71), Beyond((60.0 + 10.0 * n) / n)],
         rows=n * steps,
         quick=True,
         parts=(POLICY, SIMULATOR),
@@ -137,9 +146,11 @@ def _vector_env(n: int, steps: int) -> Workload:
             C(OURS, "main", "on_vecrl_acting:vector_env"),
             C(POLICY, "main", "by_hand_policy:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
+            C(FLOOR, "main", "by_hand_flat:vector_env"),
             C("gymnasium Sync", "main", "by_hand_policy:gymnasium_sync"),
         ],
         parameters={"num_envs": n, "steps": steps},
+        targets=[Target((FLOOR,), FLOORS[n][0]), Target(("gymnasium Sync",), FLOORS[n][1])],
         rows=n * steps,
         quick=n == 8,
         parts=(POLICY, SIMULATOR),

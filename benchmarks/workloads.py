@@ -10,13 +10,14 @@ import signal
 from benchmarks.harness import Implementation as C
 from benchmarks.records import OURS, Limit, Target, Workload
 from benchmarks.with_mujoco import with_mujoco
-from benchmarks.with_policy import with_policies
+from benchmarks.with_policy import FLOOR, FLOORS, with_policies
 
 
 def workloads() -> list[Workload]:
     """Returns the workloads in the order of the table."""
     return [
         *with_policies(),
+        *(_one_process(n, same_step) for same_step in (False, True) for n in FLOORS),
         _serial_cartpole(64),
         *(_burn(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
         *(_sb3_cartpole(n) for n in (8, 64)),
@@ -51,6 +52,23 @@ def workloads() -> list[Workload]:
         _waiting(64, 1.0),
         _norm_obs(64),
     ]
+
+
+def _one_process(n: int, same_step: bool) -> Workload:
+    entry, floor, ratio = "serial_cartpole", *FLOORS[n]
+    return Workload(
+        name=f"oneprocess{'-same-step' * same_step}-{n}",
+        title=f"VectorEnv of {n} CartPole-v1 in one process, {'same-step auto-reset' if same_step else 'defaults'}",
+        implementations=[
+            C(OURS, "main", f"on_vecrl:{entry}"),
+            C(FLOOR, "main", f"by_hand_flat:{entry}"),
+            C("gymnasium Sync", "main", f"on_gymnasium:{entry}"),
+        ],
+        parameters={"num_envs": n, "same_step": same_step},
+        targets=[Target((FLOOR,), floor), Target(("gymnasium Sync",), ratio)],
+        rows=n,
+        quick=n == 8,
+    )
 
 
 def _serial_cartpole(n: int) -> Workload:

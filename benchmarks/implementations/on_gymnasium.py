@@ -16,10 +16,11 @@ from benchmarks.implementation import RunFactory
 from benchmarks.stopwatch import starts
 
 
-def serial_cartpole(num_envs: int) -> RunFactory:
-    """`SyncVectorEnv` with same-step auto-reset."""
+def serial_cartpole(num_envs: int, same_step: bool = True) -> RunFactory:
+    """`SyncVectorEnv` with same-step auto-reset, or its defaults."""
     makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
-    yield from _stepping(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), discrete(num_envs))
+    options = {"autoreset_mode": AutoresetMode.SAME_STEP} if same_step else {}
+    yield from _stepping(SyncVectorEnv(makers, **options), discrete(num_envs))
 
 
 def processes_burn(num_envs: int, microseconds: float, out: str) -> RunFactory:

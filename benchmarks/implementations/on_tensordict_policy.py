@@ -27,14 +27,15 @@ def _policy() -> TensorDictModule:
 
 def _cartpole(library: str, transforms: int = 0) -> Any:
     """Returns CartPole through the first `transforms` of five transforms."""
-    envs = import_module(f"{library}.envs")
-    env = envs.GymEnv("CartPole-v1", categorical_action_encoding=True)
-    if not transforms:
-        return env
+    env = import_module(f"{library}.envs").GymEnv("CartPole-v1", categorical_action_encoding=True)
+    return _transformed(library, env, transforms) if transforms else env
+
+
+def _transformed(library: str, env: Any, transforms: int) -> Any:
     t = import_module(f"{library}.envs.transforms")
     norm = t.ObservationNorm(0.0, 1.0, in_keys=["observation"])
     chosen = [t.StepCounter(), t.RewardSum(), norm, t.InitTracker(), t.DoubleToFloat()][:transforms]
-    return envs.TransformedEnv(env, t.Compose(*chosen))
+    return t.TransformedEnv(env, t.Compose(*chosen))
 
 
 def rollout_cartpole(
@@ -45,16 +46,21 @@ def rollout_cartpole(
     num_envs: int = 1,
     processes: int | None = None,
     envs_per_worker: int | None = None,
+    outside: bool = False,
 ) -> RunFactory:
     """Rollouts over several episodes, of one environment or of a `batch`: the name of a class.
 
     TorchRL has one process per environment, or with `processes` one per `SerialEnv`; vecrl takes `envs_per_worker`.
+    With `outside`, the batch is transformed instead of each environment.
     """
-    make, policy, envs = partial(_cartpole, library, transforms), _policy(), import_module(f"{library}.envs")
+    inside = 0 if outside else transforms
+    make, policy, envs = partial(_cartpole, library, inside), _policy(), import_module(f"{library}.envs")
     if processes is not None:
         make, num_envs = partial(envs.SerialEnv, num_envs // processes, make), processes
     workers = {} if envs_per_worker is None else {"envs_per_worker": envs_per_worker}
     env = getattr(envs, batch)(num_envs, make, **workers) if batch else make()
+    if outside:
+        env = _transformed(library, env, transforms)
 
     def run(units: int) -> None:
         with torch.no_grad():

@@ -21,9 +21,11 @@ from vecrl.simulators.mujoco import make_batch
 from vecrl.vector import BatchedVectorEnv, VectorEnv
 
 
-def serial_cartpole(num_envs: int) -> RunFactory:
+def serial_cartpole(num_envs: int, same_step: bool = True) -> RunFactory:
+    """Same-step auto-reset, or the defaults."""
     makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
-    yield from _stepping(VectorEnv(makers, backend="serial", autoreset_mode="same_step"), discrete(num_envs))
+    options: dict[str, Any] = {"autoreset_mode": "same_step"} if same_step else {}
+    yield from _stepping(VectorEnv(makers, **options), discrete(num_envs))
 
 
 def processes_burn(

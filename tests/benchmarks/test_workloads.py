@@ -22,6 +22,10 @@ TINY = [
     ("by_hand:loop_cartpole", {"num_envs": 2, "keep": False}),
     ("by_hand:loop_cheetah", {"num_envs": 1}),
     ("by_hand:rollout_cartpole", {"steps": 40}),
+    ("by_hand_flat:serial_cartpole", {"num_envs": 2}),
+    ("by_hand_flat:vector_env", {"num_envs": 2, "steps": 5}),
+    ("by_hand_flat:rollout_cartpole", {"steps": 40}),
+    ("by_hand_flat:serial_env", {"num_envs": 2, "steps": 40}),
     ("by_hand:pipes_burn", {"num_envs": 3, "microseconds": 10, "out": "image"}),
     ("by_hand:pipes_cheetah", {"num_envs": 2}),
     ("by_hand_policy:replayed_cartpole", {"num_envs": 2, "steps": 5}),
@@ -36,6 +40,10 @@ TINY = [
             {"library": "vecrl", "steps": 5, "transforms": 5, "batch": batch, "num_envs": 2},
         )
         for batch in ("SerialEnv", "ParallelEnv")
+    ),
+    (
+        "on_tensordict_policy:rollout_cartpole",
+        {"library": "vecrl", "steps": 5, "transforms": 3, "batch": "SerialEnv", "num_envs": 2, "outside": True},
     ),
     ("on_tensordict_policy:bare_loop", {"steps": 5}),
     ("on_tensordict_policy:policy_alone", {"steps": 5}),
