@@ -37,6 +37,7 @@ from tests.fixtures.state_envs import (
 from vecrl.errors import StateError
 from vecrl.snapshot import capture, restore
 from vecrl.snapshot.serialization import dump
+from vecrl.specs import Bounded
 
 
 def reset_env(make, seed=3):
@@ -233,6 +234,20 @@ def test_objects_with_hidden_state_raise(value):
         match=r"The state of Wrapper cannot be captured: at env\.inner\.odd\[1\]\['k'\] is a .*excluded_from_state",
     ):
         capture(env)
+
+
+@dataclass(frozen=True)
+class Settings:
+    spec: Bounded
+    number: int
+
+
+def test_frozen_objects_keep_what_is_not_stored():
+    """A spec has a dtype and a device, which states do not contain."""
+    saved, restored = ({"settings": Settings(Bounded(0, high, (2,)), high)} for high in (1, 2))
+    restore(restored, capture(saved))
+    assert restored == saved
+    assert restored["settings"].spec.rand().dtype is torch.float32
 
 
 def test_excluded_attributes_are_kept():

@@ -254,7 +254,7 @@ class Restorer:
             return old
         state = self.get(node["state"])
         self._own_state_calls.append(lambda: old.set_state(state))
-        self._fill_tasks.append(lambda: self._fill_attributes(old, node["attrs"], keep_others=True))
+        self._fill_tasks.append(lambda: self._fill_attributes(old, node["attrs"], old, keep_others=True))
         return old
 
     def _object(self, node: Node, old: object) -> object:
@@ -271,18 +271,19 @@ class Restorer:
                 raise StateError(f"Expected {node['of']} to keep its state in Python attributes only, got {cls!r}.")
             base: Any = container_base(cls) or object
             target = base.__new__(cls)
-        self._fill_tasks.append(lambda: self._fill_object(node, target))
+        self._fill_tasks.append(lambda: self._fill_object(node, target, old if is_same_class else target))
         return target
 
-    def _fill_object(self, node: Node, target: object) -> None:
-        self._fill_attributes(target, node["attrs"])
+    def _fill_object(self, node: Node, target: object, old: object) -> None:
+        """Sets what `target` holds. `old` is the existing object: `target`, or a frozen one that it replaces."""
+        self._fill_attributes(target, node["attrs"], old)
         for name, space in node.get("shared", {}).items():
             self.get(space, getattr(type(target), name, MISSING))
         slots = dict(slots_of(type(target)))
         for name, value in node.get("slots", {}).items():
             if name not in slots:
                 raise StateError(f"Expected {node['of']} to have a slot {name!r}, got only {sorted(slots)}.")
-            restored = self.get(value, _slot_value(slots[name], target))
+            restored = self.get(value, _slot_value(slots[name], old))
             if restored is not MISSING and not is_stateless(_slot_value(slots[name], target)):
                 self._assignments.append(lambda slot=slots[name], restored=restored: slot.__set__(target, restored))
         if "items" in node:
@@ -291,10 +292,12 @@ class Restorer:
             else:
                 self._fill_collection(node, target, container_base(type(target)) or set)
 
-    def _fill_attributes(self, target: object, attrs: Mapping[str, Reference], keep_others: bool = False) -> None:
+    def _fill_attributes(
+        self, target: object, attrs: Mapping[str, Reference], old: object, keep_others: bool = False
+    ) -> None:
         """Sets attributes. Removes other attributes with state, unless `keep_others` is true."""
-        attributes = vars(target) if hasattr(target, "__dict__") else {}
-        values = {name: self.get(value, attributes.get(name, MISSING)) for name, value in attrs.items()}
+        attributes, existing = (vars(each) if hasattr(each, "__dict__") else {} for each in (target, old))
+        values = {name: self.get(value, existing.get(name, MISSING)) for name, value in attrs.items()}
         keep = declared_names(type(target), "excluded_from_state") | values.keys()
 
         def assign() -> None:
