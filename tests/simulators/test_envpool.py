@@ -141,6 +141,15 @@ def test_a_reset_after_a_partial_step_is_done_once() -> None:
     assert torch.equal(again[1], obs[1])
 
 
+def test_an_episode_that_was_started_is_kept_while_other_rows_are_stepped() -> None:
+    sim = make_batch("CartPole-v1", 2, num_threads=1, max_episode_steps=1)
+    sim.reset([0, 1])
+    assert sim.step(actions(sim, 0)).truncated.all()
+    for row in (0, 1):
+        step = sim.step_where(torch.arange(2) == row, actions(sim, 1))  # EnvPool resets the row
+    assert torch.equal(sim.reset_where(torch.tensor([True, True])), step.next_obs)
+
+
 def test_some_rows_are_stepped_without_states() -> None:
     """Row 1 is as if only it had been stepped."""
     results = []

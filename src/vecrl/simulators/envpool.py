@@ -125,12 +125,12 @@ class EnvPoolSimulator(SelfResetAdapter):
     def step_where(self, mask: Tensor, actions: Tree) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; the results of others are zeros, except for observations."""
         self._require_reset()
-        rows, done = mask.numpy(), self._done
+        rows, at_start, done = mask.numpy(), self.at_start, self._done
         ids = np.flatnonzero(rows)
         selected = map_tree(lambda action: action.numpy()[ids], actions)
         self._check_range(selected, ids)
         step = self._advance(selected, ids)
-        self.at_start, self._done = self.at_start & rows, np.where(rows, self._done, done)
+        self.at_start, self._done = np.where(rows, self.at_start, at_start), np.where(rows, self._done, done)
         return step
 
     def observe(self) -> Tree:
