@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 from gymnasium.vector.utils import batch_space
 
 from vecrl.engine.space_layout import Layout
-from vecrl.errors import SpaceError
+from vecrl.errors import OutOfSpecError, SpaceError
 from vecrl.policy.policy_io import FlatActions, FlatObservations
 
 SPACES = [
@@ -34,6 +34,14 @@ def test_rows_are_those_of_gymnasium(space, as_tensors):
     assert numbers.is_floating_point()
     for row, expected in zip(numbers, rows, strict=True):
         np.testing.assert_array_equal(row.numpy(), flatten(space, expected))
+
+
+@pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([3]), Dict({"n": Discrete(3)})], ids=str)
+@pytest.mark.parametrize("value", [-1, 3])
+def test_observations_outside_of_their_space_are_an_error(space, value):
+    leaf = np.array([[value]]) if isinstance(space, MultiDiscrete) else np.array([value])
+    with pytest.raises(OutOfSpecError, match=r"Expected observations in .*\(.*3.*\), got others \(.*\)\. Return"):
+        FlatObservations(space)({"n": leaf} if isinstance(space, Dict) else leaf)
 
 
 def test_multi_discrete_observations_start_anywhere():

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..engine.space_layout import AnySpace, Layout, Leaf, Tree
-from ..errors import SpaceError
+from ..errors import OutOfSpecError, SpaceError
 
 
 class PolicyIO:
@@ -164,7 +164,7 @@ class FlatObservations:
     """
 
     def __init__(self, space: AnySpace):
-        self._layout = Layout(space)
+        self._space, self._layout = space, Layout(space)
         kept = [index for index, leaf in enumerate(self._layout.leaves) if leaf.dtype is not None]
         self.omitted = tuple(self._layout.leaves[index].name for index in self._layout.opaque)
         leaves = {index: _observation_leaf(space, self._layout.leaves[index]) for index in kept}
@@ -182,12 +182,20 @@ class FlatObservations:
         """Converts a batch of observations, nested as the space is, of arrays or tensors `[n, ...]`.
 
         Floats keep their dtype, the widest one if there are several; other numbers become float32.
+
+        Raises:
+            OutOfSpecError: torch cannot convert observations that are not in the space.
         """
-        if self._convert_root is not None:
-            return self._convert_root(_tensor(obs))
-        values = self._layout.split(obs)
-        parts = [convert(_tensor(values[index])) for index, convert in self._leaves]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        try:
+            if self._convert_root is not None:
+                return self._convert_root(_tensor(obs))
+            values = self._layout.split(obs)
+            parts = [convert(_tensor(values[index])) for index, convert in self._leaves]
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        except RuntimeError as error:
+            raise OutOfSpecError(
+                f"Expected observations in {self._space}, got others ({error}). Return observations of the space."
+            ) from error
 
 
 class ActionLeaf(Protocol):
