@@ -36,6 +36,13 @@ def require_extra(extra: str, user: str) -> None:
     Raises:
         VersionError: (an ImportError) it is not installed.
     """
-    import_library(
-        _MODULES[extra], f'Expected the extra "{extra}" for {user}, got none. Install it: pip install "vecrl[{extra}]"'
-    )
+    import_library(_MODULES[extra], install_hint(extra, user))
+
+
+def install_hint(extra: str, user: str) -> str:
+    """Returns the message of the error if an extra of vecrl that `user` needs is not installed.
+
+    >>> install_hint("torch", "policies")
+    'Expected the extra "torch" for policies, got none. Install it: pip install "vecrl[torch]"'
+    """
+    return f'Expected the extra "{extra}" for {user}, got none. Install it: pip install "vecrl[{extra}]"'

@@ -79,7 +79,7 @@ def test_rollout_writes_returns_settings_and_the_video(vecrl: Any, tmp_path: Pat
 
 def test_an_unknown_or_missing_logger_is_an_error(vecrl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vecrl.cli.app.find_spec", lambda name: None)
-    for name, message in (("neptune", "got 'neptune'"), ("wandb", "vecrl[loggers]")):
+    for name, message in (("neptune", "got 'neptune'"), ("wandb", 'Expected the extra "loggers"')):
         answer = vecrl(*EVOLVE, "--out", tmp_path, "--logger", name)
         assert answer.code == 2
         assert message in answer.out

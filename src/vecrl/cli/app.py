@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from ..imports import require_extra
+from ..imports import install_hint, require_extra
 from .console import MAX_COUNT, Settings, handle_errors, import_modules, parse_pairs
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def _parse_logger(name: str) -> str:
     if name not in LOGGERS:
         raise typer.BadParameter(f"Expected one of {', '.join(LOGGERS)}, got {name!r}.")
     if name != "csv" and find_spec(name) is None:
-        raise typer.BadParameter(f'Expected {name} to be installed. Install it with: pip install "vecrl[loggers]"')
+        raise typer.BadParameter(install_hint("loggers", f"--logger {name}"))
     return name
 
 
