@@ -62,7 +62,8 @@ class BatchedEnv(PoolOwner):
     of -1, entries that only some environments have) are pickled, which is slow for large ones.
 
     Args:
-        num_workers: n, the number of environments.
+        num_workers: n, the number of environments (TorchRL's name for it; not to be given twice, as the first argument
+            and by name). `envs_per_worker` determines how many workers there are.
         create_env_fn: a function that creates an environment, or n functions. They are pickled by value.
         create_env_kwargs: keyword arguments of the function, or n mappings of them.
         device: the device of inputs and outputs; by default the one of the environments.
