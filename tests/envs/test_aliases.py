@@ -27,6 +27,13 @@ def test_a_module_without_a_file_has_the_names_of_its_source(module: str) -> Non
         _ = alias.no_such_name
 
 
+def test_a_module_replaces_no_function_of_its_name() -> None:
+    from vecrl.envs.env_creator import EnvCreator, env_creator
+
+    assert vecrl.envs.env_creator is env_creator
+    assert isinstance(vecrl.envs.env_creator(vecrl.envs.PendulumEnv), EnvCreator)
+
+
 def test_classes_are_the_same_by_every_path_and_pickle_by_their_own_module() -> None:
     from vecrl.envs.batched_envs import BatchedEnvBase, ParallelEnv
     from vecrl.envs.common import EnvBase

@@ -191,6 +191,14 @@ class _AliasFinder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Makes the modules of `MODULES` importable."""
+    """Makes the modules of `MODULES` importable; `vecrl.envs` is complete.
+
+    An import sets an attribute of the package. So the module `vecrl.envs.env_creator` is imported now, and the function
+    of the same name is set again.
+    """
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
         sys.meta_path.append(_AliasFinder())
+        envs = import_module("vecrl.envs")
+        function = envs.env_creator
+        import_module("vecrl.envs.env_creator")
+        vars(envs).update(env_creator=function)
