@@ -193,6 +193,7 @@ class Registered(Exception):
         (Registered(), False),
         (ExceptionGroup("several", [KeyError("x")]), False),
         (StopIteration(3), False),
+        (SystemExit(3), False),
         (KeyboardInterrupt(), False),
         (ClosedError("of another object"), False),
     ],

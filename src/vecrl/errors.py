@@ -132,8 +132,10 @@ class WorkerError(VecrlError, RuntimeError):
 
     The error is also an instance of the class of its `__cause__`, the first exception that an environment raised, and
     has its attributes. So `except MyError` catches a `MyError` of an environment on every backend. Not combined are
-    classes that Python treats in a special way (StopIteration, SyntaxError), ClosedError and PendingError, and classes
-    with a constructor or layout that does not allow it: then only the cause is of this class.
+    StopIteration, which would end a loop or generator of the caller in silence; SystemExit and KeyboardInterrupt, which
+    would end the program without a message; SyntaxError, of which Python prints other lines; ClosedError and
+    PendingError, which are about an object of the worker; and classes with a constructor or layout that does not allow
+    it. Then only the cause is of this class.
 
     Attributes:
         failures: the failures, ordered by environment.
