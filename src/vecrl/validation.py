@@ -165,14 +165,15 @@ def check_seeds(seeds: Iterable[int | None]) -> None:
             raise SpaceError(f"Expected seeds less than 2**64, got {seed!r}.")
 
 
-def check_discrete(actions: Any, space: Any, owner: str, ids: Any = None) -> None:
-    """Raises a `SpaceError` unless all actions are elements of a Discrete space.
+def check_discrete(actions: Any, space: Any, owner: str, ids: Any = None, place: str = "") -> None:
+    """Raises a `SpaceError` unless all actions are elements of a Discrete or MultiDiscrete space.
 
     Args:
-        actions: integers `[m]`, an array or a tensor.
+        actions: integers `[m, ...]`, an array or a tensor.
         space: the space.
         owner: the name of the simulator in the message.
         ids: `[m]`, the environments; None for 0 to m - 1.
+        place: " at NAME" in the message, where the space is NAME of another one.
 
     >>> from gymnasium.spaces import Discrete
     >>> check_discrete(np.array([0, 7]), Discrete(2), "CartPole-v1")
@@ -180,11 +181,14 @@ def check_discrete(actions: Any, space: Any, owner: str, ids: Any = None) -> Non
         ...
     vecrl.errors.SpaceError: Expected actions from 0 to 1 for CartPole-v1, got [7] for the environments [1].
     """
-    low, high = int(space.start), int(space.start + space.n) - 1
+    low = space.start
+    high = low + (space.n if hasattr(space, "n") else space.nvec) - 1
     outside = (actions < low) | (actions > high)
     if outside.any():
-        rows = [row for row, is_outside in enumerate(outside.tolist()) if is_outside][:5]
-        values, env_ids = [int(actions[row]) for row in rows], [int(row if ids is None else ids[row]) for row in rows]
+        rows = [row for row, is_outside in enumerate(outside.reshape(len(outside), -1).any(1).tolist()) if is_outside]
+        values = [actions[row].tolist() for row in rows[:5]]
+        env_ids = [int(row if ids is None else ids[row]) for row in rows[:5]]
         raise SpaceError(
-            f"Expected actions from {low} to {high} for {owner}, got {values} for the environments {env_ids}."
+            f"Expected actions from {low.tolist()} to {high.tolist()}{place} for {owner}, got {values} for the "
+            f"environments {env_ids}."
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..engine.simulator import BatchStep
 from ..imports import import_library
 from ..registries import check_name
+from .array_library import on_host
 from .batch_adapter import BatchAdapter, Seeds
 
 _INFOS = "lives", "frame_number", "episode_frame_number"
@@ -90,7 +91,7 @@ class AtariVectorSimulator(BatchAdapter):
 
     def advance(self, actions: Tensor) -> BatchStep:
         """Steps all rows with `actions` `[n]`."""
-        self._obs, reward, terminated, truncated, info = self._env.step(actions.numpy(force=True))
+        self._obs, reward, terminated, truncated, info = self._env.step(on_host(actions))
         info = {key: self._on_device(info[key]) for key in _INFOS} if self._infos else {}
         reward, terminated, truncated = map(self._on_device, (reward.astype(np.float32), terminated, truncated))
         return BatchStep(self.observe(), reward, terminated, truncated, info)

@@ -25,6 +25,7 @@ from ..engine.space_layout import AnySpace, Tree
 from ..errors import ClosedError, PendingError, SpaceError, StateError
 from ..seeding import random_seeds, seed_for
 from ..validation import check_discrete, check_length, check_seeds, normalize_device, parse_count, parse_optional_count
+from .array_library import on_host
 
 Seeds = Sequence[int | None] | None
 NO_LIMIT = 2**31 - 1
@@ -324,7 +325,7 @@ class BatchAdapter(BatchDriver):
         return self.observe()
 
     def _reset_rows(self, mask: Tensor) -> Tree:
-        self._start(np.flatnonzero(_on_host(mask)), None)
+        self._start(np.flatnonzero(on_host(mask)), None)
         return self.observe()
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
@@ -332,7 +333,7 @@ class BatchAdapter(BatchDriver):
             raise self._no_states("write")
         roots, counts, *steps = (state[name] for name in self._own_entries)
         self.write_state(state)
-        self.streams.roots, self.streams.counts = roots.numpy(force=True).copy(), counts.numpy(force=True).copy()
+        self.streams.roots, self.streams.counts = on_host(roots).copy(), on_host(counts).copy()
         self._steps = steps[0].clone() if steps else self._steps
 
     # -- private methods ---------------------------------------------------------------------------
@@ -354,7 +355,7 @@ class BatchAdapter(BatchDriver):
     def _check_range(self, actions: Any, ids: Any = None) -> None:
         """Checks the actions of a Discrete space: those of all rows, or of the rows `ids`."""
         if self._has_choices and self.checks_range:
-            array = _on_host(actions) if isinstance(actions, Tensor) else actions
+            array = on_host(actions) if isinstance(actions, Tensor) else actions
             check_discrete(array, self.action_space, self.label, ids)
 
 
@@ -378,7 +379,7 @@ class SelfResetAdapter(BatchAdapter):
         return obs
 
     def _reset_rows(self, mask: Tensor) -> Tree:
-        rows = _on_host(mask)
+        rows = on_host(mask)
         self._start(np.flatnonzero(rows & ~self.at_start), None)
         self.at_start = self.at_start & ~rows if self.resets_again else self.at_start | rows
         return self.observe()
@@ -388,10 +389,6 @@ class SelfResetAdapter(BatchAdapter):
         step = self.step(actions)
         done = torch.logical_or(step.terminated, step.truncated)
         return step, done, self.reset_where(done)
-
-
-def _on_host(tensor: Tensor) -> np.ndarray:
-    return tensor.numpy(force=not tensor.is_cpu or tensor.requires_grad)  # `force` takes 3 microseconds
 
 
 def named_infos(infos: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,7 @@ from ..engine.space_layout import AnySpace, Tree
 from ..engine.trees import map_tree
 from ..errors import SpaceError, StateError, VersionError
 from ..imports import import_library
+from .array_library import on_host
 from .batch_adapter import Seeds, SelfResetAdapter
 from .legacy_gym import as_gymnasium_space
 
@@ -105,7 +106,7 @@ class IsaacSimulator(SelfResetAdapter):
         """
         rows = mask.nonzero().squeeze(-1)
         self._replace_rows(rows, self.reset_to_state(map_tree(lambda leaf: leaf[rows], state), rows, is_relative, seed))
-        self.at_start = self.at_start | mask.numpy(force=True)
+        self.at_start = self.at_start | on_host(mask)
 
     def _replace_rows(self, rows: Tensor, obs: Tree) -> None:
         """Keeps the new observations of `rows`, and the last ones of others."""
@@ -116,7 +117,7 @@ class IsaacSimulator(SelfResetAdapter):
         actions = map_tree(lambda action: torch.as_tensor(action, device=self.device), actions)
         self._obs, reward, terminated, truncated = self.step_all(actions)
         ended = terminated | truncated
-        self.at_start = ended.numpy(force=True)
+        self.at_start = on_host(ended)
         final = map_tree(lambda leaf: _fill_where(ended, leaf), self._obs)
         return BatchStep(final, reward.float().clone(), terminated.clone(), truncated.clone())
 

@@ -25,9 +25,12 @@ import torch
 from gymnasium import spaces
 
 from ..engine.simulator import Array, BatchStep, ResetOptions
-from ..engine.space_layout import AnySpace, Layout, Tree
+from ..engine.space_layout import AnySpace, Layout, Leaf, Tree
+from ..engine.trees import leaf_spaces
 from ..errors import SpaceError
 from ..seeding import random_seeds
+from ..validation import check_discrete
+from .array_library import on_host
 from .batch_adapter import BatchDriver, Seeds
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
@@ -207,8 +210,10 @@ class JaxSimulator(BatchDriver):
         )
         _, self._step_compiled, self._reset_where, self._step_and_reset = task.compiled
         self._action_layout = Layout(task.action_space)
-        self._action_bounds = [_integer_bounds(task.action_space, leaf.path) for leaf in self._action_layout.leaves]
-        self._action_dtypes = [_action_dtype(leaf.dtype) for leaf in self._action_layout.leaves]
+        self._action_leaves = [
+            (leaf, space, _jax_dtype(leaf.dtype))
+            for leaf, space in zip(self._action_layout.leaves, leaf_spaces(task.action_space), strict=True)
+        ]
         self._allocate()
 
     def _reset_all(self, seeds: Seeds, options: ResetOptions) -> Tree:
@@ -298,34 +303,23 @@ class JaxSimulator(BatchDriver):
         self._keys = jax.device_put(keys, self._jax_device)
 
     def _jax_actions(self, actions: Tree) -> Tree:
-        """Checks the shapes of actions, and converts them to arrays of the dtypes of the action space in JAX."""
-        values = self._action_layout.split(actions)
-        for i, leaf in enumerate(self._action_layout.leaves):
-            shape = (self.num_envs, *leaf.shape)
-            if values[i].shape != shape:
-                raise SpaceError(
-                    f"Expected actions of shape {list(shape)} at {leaf.name} for {self.task.name}, got "
-                    f"{list(values[i].shape)}. Give one element of action_space per row."
-                )
-            self._check_range(i, values[i])
-            # A copy: the state may keep the action, and the caller may write to it.
-            values[i] = as_argument(values[i].to(self.device, self._action_dtypes[i], copy=True))
-        return self._action_layout.build(values)
+        """Checks actions, and converts them to arrays of the dtypes of the action space in JAX."""
+        values, leaves = self._action_layout.split(actions), self._action_leaves
+        return self._action_layout.build([self._jax_action(*leaf, x) for leaf, x in zip(leaves, values, strict=True)])
 
-    def _check_range(self, i: int, values: torch.Tensor) -> None:
-        """Raises a `SpaceError` if actions on the CPU are outside a discrete space, which JAX would take."""
-        bounds, leaf = self._action_bounds[i], self._action_layout.leaves[i]
-        if bounds is None or values.device.type != "cpu":
-            return
-        (low, high), array = bounds, values.detach().numpy()
-        outside = (array < low) | (array > high)
-        if outside.any():
-            rows = np.flatnonzero(outside.reshape(self.num_envs, -1).any(1))[:5]
+    def _jax_action(self, leaf: Leaf, space: AnySpace, dtype: np.dtype[Any], values: torch.Tensor) -> Array:
+        shape = (self.num_envs, *leaf.shape)
+        if values.shape != shape:
             raise SpaceError(
-                f"Expected actions from {np.asarray(low).tolist()} to {np.asarray(high).tolist()} at {leaf.name} for "
-                f"{self.task.name}, got {array[rows].tolist()} for the environments {rows.tolist()}. Take them from "
-                "action_space."
+                f"Expected actions of shape {list(shape)} at {leaf.name} for {self.task.name}, got "
+                f"{list(values.shape)}. Give one element of action_space per row."
             )
+        if not values.is_cpu:
+            return from_torch(values.detach().to(self.device, getattr(torch, dtype.name), copy=True))
+        array = on_host(values)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):  # JAX would take any number
+            check_discrete(array, space, self.task.name, place=f" at {leaf.name}")
+        return array.astype(dtype)  # a copy: the state may keep the action, and the caller may write to it
 
 
 def make_jax_batch(
@@ -366,19 +360,11 @@ def _shared_task(make_task: Callable[..., JaxTask], args: Any, kwargs: Any) -> J
     return make_task(*args, **dict(kwargs))
 
 
-def _integer_bounds(space: Any, path: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Returns the smallest and the largest action of the discrete space at `path`, or None for another space."""
-    for key in path:
-        space = space[key]
-    count = space.n if isinstance(space, spaces.Discrete) else getattr(space, "nvec", None)
-    return None if count is None else (space.start, space.start + count - 1)
-
-
-def _action_dtype(dtype: Any) -> torch.dtype:
-    """Returns JAX's dtype of actions: int32 for int64, unless JAX has 64 bits enabled."""
+def _jax_dtype(dtype: Any) -> np.dtype[Any]:
+    """Returns the dtype of arrays of JAX: int32 for int64, unless JAX has 64 bits enabled."""
     import jax
 
-    return getattr(torch, jax.dtypes.canonicalize_dtype(dtype).name)
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def from_torch(x: torch.Tensor) -> Array:

@@ -26,7 +26,7 @@ from ..engine.simulator import Array, BatchStep, ResetOptions
 from ..errors import SpaceError
 from ..seeding import random_seeds
 from ..validation import check_discrete
-from .array_library import ArrayLibrary, choose_library, to_numpy_dtype, to_tensors
+from .array_library import ArrayLibrary, choose_library, on_host, to_numpy_dtype, to_tensors
 from .batch_adapter import BatchDriver, Seeds
 from .compile_utils import compile_static
 from .counter_rng import keys_of, uniform, uniform_numpy
@@ -456,10 +456,7 @@ class RowTaskSimulator(RowTask, BatchDriver):
 
     def _numpy_actions(self, actions: ArrayLike | Tensor) -> np.ndarray:
         """Converts the actions of all rows to an array, as `as_actions` does to a tensor."""
-        if isinstance(actions, Tensor):
-            array = (actions.detach() if actions.requires_grad else actions).numpy(force=not actions.is_cpu)
-        else:
-            array = np.asarray(actions)
+        array = on_host(actions) if isinstance(actions, Tensor) else np.asarray(actions)
         if array.shape != self._action_shape or (self._discrete and array.dtype != np.int64):
             self._check_actions(array.shape, self._action_shape, array.dtype.kind not in "biu", array.dtype)
             array = array.astype(np.int64)
