@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from tests.fixtures.processes import wait_until
 from tests.fixtures.ray_cluster import TestCluster
-
 from vecrl.interop.peer_imports import RegistrationWarning
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

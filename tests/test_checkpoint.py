@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.fixtures.state_envs import Enemy, Place, RichStateEnv, play
 
+from tests.fixtures.state_envs import Enemy, Place, RichStateEnv, play
 from vecrl import checkpoint
 from vecrl.envs import GymEnv, ParallelEnv
 from vecrl.envs.transforms import Compose, RewardSum, TransformedEnv, VecNorm

@@ -5,8 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conftest import GROUPS, MARKED_FILES
 from tools import test_times
+
+from tests.conftest import GROUPS, MARKED_FILES
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {"torchrl": "old-tensordict", **dict.fromkeys(("loggers", "language", "vision"), "peers")}

@@ -13,8 +13,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict
-from tests.fixtures.faulty_envs import is_killed
 
+from tests.fixtures.faulty_envs import is_killed
 from vecrl.envs import EnvBase, ParallelEnv
 from vecrl.random_streams import RandomStreams, seed_streams
 from vecrl.specs import Composite, Unbounded
