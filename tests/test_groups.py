@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,30 @@ ROOT = Path(__file__).parents[1]
 TARGETS = {"torchrl": "old-tensordict", **dict.fromkeys(("loggers", "language", "vision"), "peers")}
 
 
+@cache
+def _printed(targets: tuple[str, ...]) -> str:
+    """Returns the commands of `make test-TARGET`, of all targets: `make` asks interpreters for their settings once."""
+    command = ["make", "-n", "-C", ROOT, *(f"test-{target}" for target in targets)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return printed.replace("\\\n", " ").replace("\n", " ")
+
+
 def _paths(target: str) -> list[str]:
     """Returns the files and folders that `make test-TARGET` gives to pytest."""
-    printed = subprocess.run(["make", "-n", "-C", ROOT, f"test-{target}"], capture_output=True, text=True, check=True)
-    command = re.search(
-        r"-m pytest.* -m .*?(?= \S+ -m pytest|\Z)", printed.stdout.replace("\\\n", " ").replace("\n", " ")
-    )
-    assert command is not None, printed.stdout
+    printed = _printed(tuple(dict.fromkeys(map(_target, GROUPS))))
+    command = re.search(rf"-m pytest \S+ --junitxml=\S+/{target}\.xml.* -m .*?(?= \S+ -m pytest|\Z)", printed)
+    assert command is not None, printed
     return re.findall(r"\s(tests(?:/\S+)?)", command[0])
+
+
+def _target(group: str) -> str:
+    return TARGETS.get(group, group.replace("_", "-"))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_marked_file_is_in_the_command_of_its_group(group: str, request: pytest.FixtureRequest) -> None:
     """Of the files that this run has collected."""
-    paths = _paths(TARGETS.get(group, group.replace("_", "-")))
+    paths = _paths(_target(group))
     assert paths
     marked = request.config.stash[MARKED_FILES][group]
     assert {file for file in marked if not any(f"{file}/".startswith(f"{path}/") for path in paths)} == set()
