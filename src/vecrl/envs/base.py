@@ -31,7 +31,7 @@ from .check_specs import (
     with_exact_dtypes,
 )
 from .entries.keys import OUTPUTS, Key, Prefix, join_key
-from .entries.records import RecordSteps
+from .entries.records import RecordSteps, record_keys, record_loop
 from .entries.row_masks import (
     RowMasks,
     any_true,
@@ -192,6 +192,8 @@ class EnvBase(Stateful, EnvSpecs):
     @bypassed_by("_unwrapped_gym")
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
+
+    _record_keys = spec_cached_property(record_keys)
 
     def _record_steps(self) -> RecordSteps | None:
         """Returns what steps the environment over records; None if it needs TensorDicts."""
@@ -452,6 +454,10 @@ class EnvBase(Stateful, EnvSpecs):
         if self.is_closed:
             self._check_open()
         self._check_batch(tensordict)
+        loop = record_loop(self)
+        if loop is not None and loop.takes(tensordict):
+            loop.step(tensordict, reset_done=True)
+            return tensordict.set("next", loop.next.to_tensordict()), loop.next_root()
         if "_step" in tensordict.keys() or overrides_bypassed(type(self), "_step_and_reset_done"):  # noqa: SIM118
             result = self.step(tensordict)
             return result, self.maybe_reset(self.step_mdp(result))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..fast_paths import overrides_bypassed
 from .keys import FLAGS, INPUTS, OUTPUTS
+from .row_masks import any_true
 
 
 class Record(dict[str, Any]):
@@ -68,21 +69,91 @@ class RecordSteps(NamedTuple):
     reset: Callable[[Tensor, Record], Record]
 
 
-def record_steps(env: Any) -> RecordSteps | None:
-    """Returns what steps an environment over records; None where the results could differ from single steps.
+class RecordKeys(NamedTuple):
+    """Which entries of a step are in the next root.
 
-    They could if a subclass overrides a method that records bypass, if types are checked, or if some entries are in
-    groups or no tensors.
+    Attributes:
+        only_in_step: those that are not: actions and rewards.
+        kept: those of a result that are; another one is if the root before the step has it.
+    """
+
+    only_in_step: frozenset[Any]
+    kept: frozenset[Any]
+
+
+def record_keys(env: Any) -> RecordKeys | None:
+    """Returns which entries are in roots; None if an environment has groups, entries that are no tensors, or a GPU."""
+    on_cpu = env.device is None or env.device.type == "cpu"
+    if not on_cpu or len(env.action_keys) != 1 or env.done_prefixes != [()]:
+        return None
+    leaves = [(key, env._full(name)[key]) for name in (*INPUTS, *OUTPUTS) for key in env._leaf_keys(name)]
+    if not all(type(key) is str and spec.dtype is not None for key, spec in leaves):
+        return None
+    only_in_step = frozenset((*env.action_keys, *env._reward_keys_not_in_root))
+    return RecordKeys(only_in_step, frozenset((*env.observation_keys, *env.done_keys, *env.state_keys)))
+
+
+def record_steps(env: Any) -> RecordSteps | None:
+    """Returns what steps an environment over records; None where the results could differ from those over TensorDicts.
+
+    They could if a subclass overrides a method that records bypass, or if types are checked.
     """
     if env.run_type_checks or overrides_bypassed(type(env), "_rollout_at_once"):  # which bypasses the same methods
         return None
-    on_cpu = env.device is None or env.device.type == "cpu"
-    has_one_action = len(env.action_keys) == 1 and env.done_prefixes == [()]
-    if not on_cpu or not has_one_action:
-        return None
-    leaves = [(key, env._full(name)[key]) for name in (*INPUTS, *OUTPUTS) for key in env._leaf_keys(name)]
-    are_tensors = all(type(key) is str and spec.dtype is not None for key, spec in leaves)
-    return env._record_steps() if are_tensors else None
+    return None if env._record_keys is None else env._record_steps()
+
+
+class RecordLoop:
+    """Steps an environment over records, so that only the policy gets a TensorDict.
+
+    Args:
+        env: the environment.
+        steps: its `record_steps`.
+
+    Attributes:
+        next: the result of the last step.
+        is_done: whether an episode ended in it.
+    """
+
+    __slots__ = ("_env", "_first", "_root", "_steps", "is_done", "next")
+
+    def __init__(self, env: Any, steps: RecordSteps):
+        self._env, self._steps = env, steps
+        self.next: Record
+        self.is_done = False
+        self._root: Record
+        self._first: Record | None = None  # the first entries of the episodes that the last step started
+
+    def takes(self, data: TensorDictBase) -> bool:
+        """Returns whether a step from `data` can be over records."""
+        keys = data.keys()
+        return type(data) is TensorDict and "next" not in keys and "_step" not in keys and not self._env.is_closed
+
+    def step(self, data: TensorDictBase, reset_done: bool) -> dict[str, Any]:
+        """Returns the entries of a step from `data`, "next" included."""
+        self._root = Record(data.items(), self._env.batch_size, self._env.device)
+        self.next, self._first = self._steps.step(self._root, reset_done)
+        self.is_done = any_true(self.next["done"])
+        return {**self._root, "next": self.next}
+
+    def next_root(self) -> TensorDict:
+        """Returns the root after the last step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do."""
+        root = self._root
+        only_in_step, kept = self._env._record_keys
+        for key in only_in_step & root.keys():
+            del root[key]
+        for key, value in self.next.items():
+            if key not in only_in_step and (key in kept or key in root):
+                root[key] = value
+        if self.is_done:
+            root |= self._steps.reset(self.next["done"], root) if self._first is None else self._first
+        return root.to_tensordict()
+
+
+def record_loop(env: Any) -> RecordLoop | None:
+    """Returns a loop over the steps of an environment; None if `record_steps` returns None."""
+    steps = record_steps(env)
+    return None if steps is None else RecordLoop(env, steps)
 
 
 def no_flags(entries: Mapping[str, Any]) -> dict[str, Tensor]:

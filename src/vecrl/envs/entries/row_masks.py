@@ -26,7 +26,6 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs.shape_ops import has_shape
 from .keys import FLAGS, Key, Prefix, is_overridden, join_key, split_key
-from .records import Record
 
 
 class RowMasks:
@@ -149,7 +148,7 @@ class RowMasks:
 
 def _find_prefixes(td: TensorDictBase, name: str) -> list[Prefix]:
     """Returns the prefixes at which there are leaves of this name."""
-    if isinstance(td, Record):
+    if isinstance(td, dict):  # a `Record`
         return [()] if name in td else []
     if type(td) is TensorDict:
         for value in td.values():

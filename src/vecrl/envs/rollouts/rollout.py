@@ -16,8 +16,8 @@ from ...errors import SpaceError
 from ...validation import parse_device
 from ..check_specs import check_actions, check_all_actions, check_first_step
 from ..entries.keys import join_key, split_key
-from ..entries.records import Record, RecordSteps, record_steps
-from ..entries.row_masks import any_true, merge_into, rows_done
+from ..entries.records import RecordLoop, record_loop
+from ..entries.row_masks import merge_into, rows_done
 from ..env_specs import Device
 from ..fast_paths import overrides_bypassed
 from .array_rollout import draw_actions
@@ -125,8 +125,7 @@ def rollout(
         and not set_truncated
         and (stop_rule.stops_at_first_done or stop_rule.never_stops)
     )
-    steps = record_steps(env) if by_records else None
-    loop = None if steps is None else _RecordLoop(env, steps)
+    loop = record_loop(env) if by_records else None
     _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store, loop)
     return step_buffer.to_tensordict()
 
@@ -172,7 +171,7 @@ def _play(
     stop_rule: _StopRule,
     max_steps: int,
     store: Callable[[StepEntries], None],
-    loop: _RecordLoop | None,
+    loop: RecordLoop | None,
 ) -> None:
     """Steps the environment from the root `data` and stores each step; after the first over records, with a `loop`."""
     for step_index, action in enumerate(action_iter, 1):
@@ -201,50 +200,6 @@ def _play(
             return
         else:
             data = stop_rule.next_root(data)
-
-
-class _RecordLoop:
-    """Steps an environment over records, so that only the policy gets a TensorDict.
-
-    Args:
-        env: the environment.
-        steps: its `record_steps`.
-
-    Attributes:
-        is_done: whether an episode ended in the last step.
-    """
-
-    def __init__(self, env: EnvBase, steps: RecordSteps):
-        self.is_done = False
-        self._env, self._steps = env, steps
-        self._only_in_step = {*env.action_keys, *env._reward_keys_not_in_root}
-        self._kept = {*env.observation_keys, *env.done_keys, *env.state_keys}
-        self._root = self._next = Record({}, env.batch_size, env.device)
-        self._first: Record | None = None  # the first entries of the episodes that the last step started
-
-    def takes(self, data: TensorDictBase) -> bool:
-        """Returns whether a step from `data` can be over records."""
-        keys = data.keys()
-        return type(data) is TensorDict and "next" not in keys and "_step" not in keys and not self._env.is_closed
-
-    def step(self, data: TensorDict, reset_done: bool) -> dict[str, Any]:
-        """Returns the entries of a step from `data`, "next" included."""
-        self._root = Record(data.items(), self._root.batch_size, self._root.device)
-        self._next, self._first = self._steps.step(self._root, reset_done)
-        self.is_done = any_true(self._next["done"])
-        return {**self._root, "next": self._next}
-
-    def next_root(self) -> TensorDict:
-        """Returns the root after the last step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do."""
-        root, skip, kept = self._root, self._only_in_step, self._kept
-        for key in skip & root.keys():
-            del root[key]
-        for key, value in self._next.items():
-            if key not in skip and (key in kept or key in root):
-                root[key] = value
-        if self.is_done:
-            root |= self._steps.reset(self._next["done"], root) if self._first is None else self._first
-        return root.to_tensordict()
 
 
 class _StopRule:
