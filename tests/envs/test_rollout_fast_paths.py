@@ -450,18 +450,27 @@ _CHAINS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("chain", _CHAINS)
-@pytest.mark.parametrize("count", [None, 1, 3])
+@pytest.mark.parametrize("place", ["around one", "around a batch of one", "around a batch", "in a batch"])
 @pytest.mark.parametrize("options", [{}, {"break_when_any_done": False}], ids=str)
-def test_rollouts_over_records_under_transforms_equal_single_steps(chain: str, count: int | None, options: Any) -> None:
+def test_rollouts_over_records_under_transforms_equal_single_steps(chain: str, place: str, options: Any) -> None:
     def make() -> Any:
-        env = GymWrapper(_Observes(_BOX)) if count is None else SerialEnv(count, lambda: GymWrapper(_Observes(_BOX)))
-        return TransformedEnv(env, _CHAINS[chain]())
+        def one() -> Any:
+            return GymWrapper(_Observes(_BOX))
+
+        def transformed_one() -> Any:
+            return TransformedEnv(one(), _CHAINS[chain]())
+
+        if place == "around one":
+            return transformed_one()
+        if place == "in a batch":
+            return SerialEnv(3, transformed_one)
+        return TransformedEnv(SerialEnv(3 if place == "around a batch" else 1, one), _CHAINS[chain]())
 
     def act(td: TensorDictBase) -> TensorDictBase:
         return td.set("action", td["observation"][..., :2] * 0.1)
 
     envs, calls = [make(), make()], (None, lambda *_: None)
-    assert (record_steps(envs[0]) is None) == (chain == "of a user")
+    assert (record_steps(envs[0]) is None) == (chain == "of a user" and place != "in a batch")
     for _ in range(2):  # the second rollout starts from what the first one left in transforms
         rollouts = [env.rollout(14, act, callback, **options) for env, callback in zip(envs, calls, strict=True)]
         entries = [dict(rollout.items(True, True)) for rollout in rollouts]

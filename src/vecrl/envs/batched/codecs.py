@@ -54,6 +54,7 @@ class TensorDictCodec:
 
     Attributes:
         is_lazy: whether rows have different entries or shapes and are stacked lazily.
+        has_entries: whether all entries are tensors without groups.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class TensorDictCodec:
         paths = [path for path in paths_of(outputs) if path]
         self._reward_keys = reward_key_set = set(reward_keys)
         sizes, self._classes = _nested_sizes(metas[0]), _nested_classes(metas[0])
+        is_flat = all(len(path) == 1 for path in paths)
+        self.has_entries = is_flat and not has_pickled and not self._has_pickled_inputs
         self._next_builder = _NestedBuilder(paths, sizes)
         self._root_builder = _NestedBuilder([path for path in paths if key_of(path) not in reward_key_set], sizes)
 
@@ -165,15 +168,30 @@ class TensorDictCodec:
         """Returns the root TensorDict of the next step."""
         return self._to_tensordict(transition.obs, self._root_builder, transition.ids)
 
+    def next_entries(self, transition: Transition) -> dict[str, Any]:
+        """Returns the entries of `next_tensordict`, if `has_entries`."""
+        if transition.failed:
+            return dict(self.next_tensordict(transition).items())
+        leaves = self._leaves(transition.next_obs, self._next_builder, transition.ids, transition.final_rows.tolist())
+        return {path[0]: value for path, value in leaves.items()}
+
+    def root_entries(self, transition: Transition) -> dict[str, Tensor]:
+        """Returns the entries of `root_tensordict`, if `has_entries`."""
+        leaves = self._leaves(transition.obs, self._root_builder, transition.ids)
+        return {path[0]: value for path, value in leaves.items()}
+
+    def _leaves(
+        self, values: Mapping[Path, Any], tree: _NestedBuilder, ids: np.ndarray, final: Sequence[int] = ()
+    ) -> dict[Path, Tensor]:
+        leaves = {path: torch.from_numpy(values[path]) for path in tree.paths}
+        if self._graphs is not None:
+            self._graphs.restore(leaves, ids, final)
+        return leaves
+
     def _to_tensordict(
         self, values: Mapping[Path, Any], tree: _NestedBuilder, ids: np.ndarray, final: Sequence[int] = ()
     ) -> TensorDictBase:
-        leaves: dict[Path, Tensor] = {}
-        for path in tree.paths:
-            leaves[path] = torch.from_numpy(values[path])
-        if self._graphs is not None:
-            self._graphs.restore(leaves, ids, final)
-        data = tree.build(leaves, len(ids))
+        data = tree.build(self._leaves(values, tree, ids, final), len(ids))
         if self._unpack:
             data = self._unpack(data, values[PICKLED])
         for key, data_cls in self._classes:
@@ -194,6 +212,7 @@ class GymCodec:
     """
 
     is_lazy = False
+    has_entries = True  # if no observation is in a group, which `record_steps` checks
 
     def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: Space):
         self.layout = Layout(outputs)
@@ -244,7 +263,7 @@ class GymCodec:
     def root_entries(self, transition: Transition) -> dict[str, Any]:
         """Returns the entries of `root_tensordict`."""
         num_rows = len(transition.ids)
-        return self._obs_entries(self.layout.split(transition.obs), num_rows) | {
+        return self.obs_entries(self.layout.split(transition.obs), num_rows) | {
             name: torch.zeros(num_rows, 1, dtype=torch.bool) for name in self._flag_names
         }
 
@@ -258,14 +277,15 @@ class GymCodec:
             reward: `[n]` float64.
             terminated, truncated: `[n]` bool.
         """
-        entries = self._obs_entries(obs, len(reward))
+        entries = self.obs_entries(obs, len(reward))
         entries[self._reward_key] = torch.from_numpy(reward[:, None].astype(self._reward_dtype))
         for name, flag in zip(FLAGS, (terminated | truncated, terminated, truncated), strict=True):
             if name in self._flag_names:
                 entries[name] = torch.from_numpy(flag[:, None])
         return entries
 
-    def _obs_entries(self, obs: Sequence[Any], num_rows: int) -> dict[str, Any]:
+    def obs_entries(self, obs: Sequence[Any], num_rows: int) -> dict[str, Any]:
+        """Returns the entries of observations: an array `[n, ...]` for each leaf; groups are dicts."""
         entries: dict[str, Any] = {}
         for (path, spec, is_plain), leaf in zip(self._leaves, obs, strict=True):
             branch = entries

@@ -259,14 +259,12 @@ class BatchedEnv(PoolOwner):
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _record_steps(self) -> RecordSteps | None:
-        codec = self._codec
-        if isinstance(codec, TensorDictCodec) or self._flag_shapes != self._env_flags:
-            return None
-        return RecordSteps(self._step_record, self._reset_record)
+        is_plain = self._codec.has_entries and self.ndim == 1 and self._flag_shapes == self._env_flags
+        return RecordSteps(self._step_record, self._reset_record) if is_plain else None
 
     def _step_record(self, root: Record, reset_done: bool) -> tuple[Record, Record | None]:
         codec: Any = self._codec
-        reset_done = reset_done and not self._seeds
+        reset_done = reset_done and not self._seeds  # which are for the next resets by the caller
         transition = self._call_pool("step", codec.inputs(root), reset_done=reset_done)
         next_record = Record(codec.next_entries(transition), self._batch_size, self._device)
         first = codec.root_entries(transition) if len(transition.final_rows) else None
@@ -275,8 +273,14 @@ class BatchedEnv(PoolOwner):
     def _reset_record(self, mask: Tensor, root: Record) -> Record:
         codec: Any = self._codec
         ids = mask.reshape(-1).nonzero()[:, 0]
-        rows = codec.root_entries(self._reset_gym(ids.numpy(), {}))
-        entries = {key: root[key].index_copy(0, ids, value) for key, value in rows.items()}
+        if isinstance(codec, GymCodec):
+            transition = self._reset_gym(ids.numpy(), {})
+        else:
+            data = self._reset_data(root.to_tensordict(), self.state_keys, ids.numpy())
+            transition = self._call_pool("reset", None, {"kwargs": {}, "data": data, "masked": True}, ids.numpy())
+        entries = codec.root_entries(transition)
+        for key, rows in entries.items():
+            entries[key] = rows.new_zeros(self.num_workers, *rows.shape[1:]).index_copy_(0, ids, rows)
         return Record(entries, self._batch_size, self._device)
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:

@@ -2,18 +2,19 @@
 
 A chain of transforms costs about as much for one row as for many. This is for environments that are each a
 `TransformedEnv` around one gymnasium environment, with transforms of equal settings that treat each row independently.
-Only a step of all rows is done together: each environment does resets, partial steps and states itself. This module
-must not know workers.
+Only a step of all rows, and the resets after it, are done together, over a record: each environment does other resets,
+partial steps and states itself. This module must not know workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from ...engine.simulator import RowBuffers, StepNotes
@@ -21,13 +22,15 @@ from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
-from ..entries.row_masks import rows_done
+from ..entries.records import Record, next_root, no_flags, transformed_reset
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
 from .entry_layout import NEXT, Path, Space, paths_of, plain_array
 from .metadata import EnvMetaData
 from .tensordict_rows import Options, RowData, TensorDictRows
 
+Failures = list[tuple[int, BaseException]]
+"""Rows, each with its exception."""
 _COMPARABLE = (bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size, type, TensorSpec)
 
 
@@ -39,13 +42,18 @@ def gymnasium_envs_under(envs: Sequence[EnvBase]) -> list[UnwrappedGymEnv] | Non
     transformed_env = upper_modules["TransformedEnv"]
     found: list[UnwrappedGymEnv] = []
     for env in envs:
-        if type(env) is not transformed_env or not env.transform.rows_are_independent:
+        if type(env) is not transformed_env or not _transforms_rows(env):
             return None
         unwrapped = env.base_env._unwrapped_gym()
-        if unwrapped is None or env.device not in (None, torch.device("cpu")):
+        if unwrapped is None:
             return None
         found.append(unwrapped)
     return found if len(found) > 1 else None
+
+
+def _transforms_rows(env: Any) -> bool:
+    """Returns whether the transform of an environment can be applied to a record of several rows."""
+    return env.transform.rows_are_independent and env.transform._takes_records and env._record_keys is not None
 
 
 class StackedRows(TensorDictRows):
@@ -76,19 +84,21 @@ class StackedRows(TensorDictRows):
         self.simulator = simulator
         self._input_paths = paths_of(inputs)
         self._first_env: Any = envs[0]  # its transform is applied to all rows
+        self._size = torch.Size([len(envs)])
         self._layout = Layout(simulator.observation_space)
         base_meta = EnvMetaData.metadata_from_env(self._first_env.base_env, fake=False)
         self._codec = GymCodec(base_meta, keys, simulator.observation_space)
-        self._root: TensorDictBase | None = None  # `[k]`: if it is not None, it replaces `roots`, which is outdated
-        self._settings = SettingsComparison(envs)
+        self._root: Record | None = None  # `[k]`: if it is not None, it replaces `roots`, which is outdated
+        self.settings_changed()
 
     def settings_changed(self) -> None:
         self._settings = SettingsComparison(self._envs)
+        self._base_envs: list[Any] = [env.base_env for env in self._envs]
 
     def root_by_row(self) -> RowData:
         """Returns `roots`, which may be changed; the root of all rows is split first."""
         if self._root is not None:
-            self.roots, self._root = dict(enumerate(self._root.unbind(0))), None
+            self.roots, self._root = dict(enumerate(self._root.to_tensordict().unbind(0))), None
         return self.roots
 
     def reset(
@@ -109,7 +119,7 @@ class StackedRows(TensorDictRows):
 
     # -- a step of all rows
 
-    def _stacked_root(self, actions: Sequence[Any]) -> TensorDictBase | None:
+    def _stacked_root(self, actions: Sequence[Any]) -> Record | None:
         """Returns the root `[k]` with the inputs of a step; None if rows must be stepped by themselves."""
         if not isinstance(actions, LazyRows):
             return None
@@ -118,134 +128,144 @@ class StackedRows(TensorDictRows):
         writes_next = self._has_next_inputs and values[NEXT].any()
         if has_graphs or writes_next or not self._settings.are_equal():
             return None
-        root: Any = self._root
+        root = self._root
         if root is None:
             roots: Any = list(self.roots.values())
             keys = {frozenset(root.keys(True, True)) for root in roots}
             if len(keys) > 1 or not all(type(root) is TensorDict for root in roots):
                 return None
-            root = torch.stack(roots)
+            stacked: Any = torch.stack(roots)
+            root = Record(stacked.items(), self._size)
         for path, key in self._inputs:
-            root.set(key, torch.from_numpy(values[path]))
+            root[key] = torch.from_numpy(values[path])
         return root
 
-    def _gym_actions(self, root: TensorDictBase) -> Sequence[Any] | None:
+    def _gym_actions(self, root: Record) -> Sequence[Any] | None:
         """Returns the actions of the gymnasium environments; None if they do not fit, which an environment reports."""
         try:
-            base_td = self._first_env.transform.inv(root) if self._first_env._has_inverse else root
-            return list(self._codec.inputs(base_td))
+            return list(self._codec.inputs(self._first_env.transform.inv(root)))
         except ENV_EXCEPTIONS:
             return None
 
-    def _step_all(
-        self, root: TensorDictBase, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool
-    ) -> StepNotes:
-        count = len(self._envs)
-        buffers = RowBuffers(
-            self._layout.empty(count), [], np.zeros(count), np.zeros((3, count), np.bool_), np.empty(0), np.empty(0)
-        )
-        failures = self.simulator.step(None, gym_actions, buffers, False).failures
-        if failures:
-            return self._finish_by_row(root, buffers, failures, out, reset_done)
-        try:
-            next_td = self._first_env._transform_step(root, self._base_next(buffers))
-        except ENV_EXCEPTIONS:  # perhaps of one row only
-            return self._finish_by_row(root, buffers, failures, out, reset_done)
-        self._root = self._first_env.step_mdp(root.set("next", next_td))
-        done_rows = rows_done(next_td, self._first_env.outer_done_prefixes).nonzero()[:, 0].tolist()
+    def _step_all(self, root: Record, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
+        buffers = self._empty_buffers()
+        failures = list(self.simulator.step(None, gym_actions, buffers, False).failures)
+        entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
+        next_record = self._for_rows(self._first_env.transform._step, failures, root, Record(entries, self._size))
+        self._root = root = next_root(self._first_env._record_keys, root, next_record)
+        failed = {row for row, _ in failures}
+        ok_rows = [row for row in self._all_rows if row not in failed]
+        done = next_record["done"].reshape(-1)
+        done_rows = [row for row in done.nonzero()[:, 0].tolist() if row not in failed]
         notes = StepNotes()
-        if not self._write_all(next_td, out):
-            self._write(dict(enumerate(next_td.unbind(0))), out, notes)
-        self._finish(notes, {row: next_td[row] for row in done_rows}, out, reset_done)
+        notes.failures = failures
+        if not self._fits(next_record) or any(env._seed is not None for env in self._base_envs):
+            return self._finish_by_row(next_record, ok_rows, done_rows, notes, out, reset_done)
+        self._write_record(next_record, out.obs, ok_rows)
+        if reset_done and done_rows:
+            self._write_record(next_record, out.final_obs, done_rows)
+            self._reset_rows(done_rows, root, notes)
+            failed = {row for row, _ in notes.failures}
+            done_rows = [row for row in done_rows if row not in failed]
+            self._write_record(root, out.obs, done_rows)
+        notes.done_rows = done_rows
+        out.terminated[done_rows] = True
+        for row, _ in failures:
+            self._drop_root(row)
         return notes
 
-    def _base_next(self, buffers: RowBuffers) -> TensorDict:
-        entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
-        return TensorDict(entries, [len(self._envs)])
+    def _empty_buffers(self) -> RowBuffers:
+        """Returns buffers for the results of the gymnasium environments."""
+        count = len(self._envs)
+        flags = np.zeros((3, count), np.bool_)
+        return RowBuffers(self._layout.empty(count), [], np.zeros(count), flags, np.empty(0), np.empty(0))
 
-    def _write_all(self, next_td: TensorDictBase, out: RowBuffers) -> bool:
-        """Writes the entries of all rows and returns True, or returns False if some need what `_write` does."""
-        values = [next_td.get(writer.key, None) for writer in self._writers]
-        for writer, value in zip(self._writers, values, strict=True):
+    def _for_rows(self, hook: Callable[..., Record], failures: Failures, *records: Record) -> Record:
+        """Returns the result of a hook of the transform; if it raises an error, of one call for each row.
+
+        Rows for which it raises are added to the failures; their entries are undefined.
+        """
+        try:
+            return hook(*[record.copy() for record in records])
+        except ENV_EXCEPTIONS:
+            results = list(self._row_by_row(hook, failures, records))
+        example = next((result for result in results if result is not None), records[-1])
+        rows = [example if result is None else result for result in results]
+        return Record({key: torch.cat([row[key][:1] for row in rows]) for key in example}, self._size)
+
+    def _row_by_row(
+        self, hook: Callable[..., Record], failures: Failures, records: Sequence[Record]
+    ) -> Iterator[Record | None]:
+        failed, size = {row for row, _ in failures}, torch.Size([1])
+        for row in self._all_rows:
+            parts = [Record({k: value[row : row + 1] for k, value in record.items()}, size) for record in records]
+            try:
+                yield None if row in failed else hook(*parts)
+            except ENV_EXCEPTIONS as error:
+                failures.append((row, error))
+                yield None
+
+    def _reset_rows(self, rows: Sequence[int], root: Record, notes: StepNotes) -> None:
+        """Resets rows and sets their entries in the root."""
+        buffers, mask = self._empty_buffers(), torch.zeros(len(self._envs), 1, dtype=torch.bool)
+        notes.failures.extend(self.simulator.reset(rows, None, None, buffers).failures)
+        mask[list(rows)] = True
+        first = Record(self._codec.obs_entries(buffers.obs, len(mask)) | no_flags(root), self._size)
+        hook = partial(transformed_reset, self._first_env.transform)
+        root |= self._for_rows(hook, notes.failures, first, Record({**root, "_reset": mask}, self._size))
+
+    def _fits(self, record: Record) -> bool:
+        """Returns whether the entries can be written into buffers as they are."""
+        if self._pickled_leaf is not None:
+            return False
+        for writer in self._writers:
+            value = record.get(writer.key)
             if value is None or value.shape[1:] != writer.shape or value.dtype != writer.tensor_dtype:
                 return False
             if value.requires_grad and self._graphs is not None:
                 return False
-        for writer, value in zip(self._writers, values, strict=True):
-            out.obs[writer.index][:] = plain_array(value)
         return True
 
-    def _finish(self, notes: StepNotes, done: RowData, out: RowBuffers, reset_done: bool) -> None:
-        """Writes the final results of the rows that are `done`, and resets them if `reset_done`."""
-        if not done:
-            return
-        if reset_done:
-            self._write(done, out, notes, final=True)
-            new_roots = self._reset_done(done, notes)
-            self._write(new_roots, out, notes, is_root=True)
-            self._set_roots(new_roots)
-            done = {row: next_td for row, next_td in done.items() if row in new_roots}
-        notes.done_rows = list(done)
-        out.terminated[notes.done_rows] = True
+    def _write_record(self, record: Record, leaves: Sequence[Any], rows: Sequence[int]) -> None:
+        index: Any = slice(None) if len(rows) == len(self._envs) else rows
+        for writer in self._writers:
+            value = record.get(writer.key)
+            if value is not None:  # a reward in a root
+                leaves[writer.index][index] = plain_array(value)[index]
 
-    def _reset_done(self, done: RowData, notes: StepNotes) -> RowData:
-        new_roots = RowData()
-        for row in done:
-            root = self.roots[row] if self._root is None else self._root[row]
-            try:
-                new_roots[row] = self._envs[row].maybe_reset(root)
-            except ENV_EXCEPTIONS as error:
-                self._record_failure(row, error, notes)
-        return new_roots
-
-    def _set_roots(self, roots: RowData) -> None:
-        """Replaces the roots of rows."""
-        stacked = self._root
-        names = None if stacked is None else set(stacked.keys(True, True))
-        for row, root in roots.items():
-            if stacked is None or set(root.keys(True, True)) != names:
-                self.root_by_row()[row] = root
-                continue
-            entries: Any = root.items(True, True)
-            for key, value in entries:
-                stacked.get(key)[row] = value
-
-    def _record_failure(self, row: int, error: BaseException, notes: StepNotes) -> None:
+    def _drop_root(self, row: int) -> None:
         self.root_by_row()
-        super()._record_failure(row, error, notes)
+        super()._drop_root(row)
 
     def _finish_by_row(
         self,
-        root: TensorDictBase,
-        buffers: RowBuffers,
-        failures: Sequence[tuple[int, BaseException]],
+        next_record: Record,
+        ok_rows: Sequence[int],
+        done_rows: Sequence[int],
+        notes: StepNotes,
         out: RowBuffers,
         reset_done: bool,
     ) -> StepNotes:
-        """Completes a step in which some rows failed: each environment transforms its own row."""
-        notes, results, done = StepNotes(), RowData(), RowData()
-        self._root = root.exclude("next")
+        """Completes a step of all rows as `TensorDictRows.step` does."""
+        next_td: Any = next_record.to_tensordict()
         roots = self.root_by_row()
-        for row, error in failures:
-            self._record_failure(row, error, notes)
-        failed_rows = {row for row, _ in failures}
-        base_rows = self._base_next(buffers).unbind(0)
-        for row in self._all_rows:
-            if row in failed_rows:
-                continue
-            env: Any = self._envs[row]
-            try:
-                next_td = env._transform_step(roots[row], base_rows[row])
-                self.roots[row] = env.step_mdp(roots[row].set("next", next_td))
-                is_done = env.any_done(next_td)
-            except ENV_EXCEPTIONS as error:
-                self._record_failure(row, error, notes)
-                continue
-            results[row] = next_td
-            if is_done:
-                done[row] = next_td
+        for row, _ in notes.failures:
+            self._drop_root(row)
+        results = RowData({row: next_td[row] for row in ok_rows})
         self._write(results, out, notes)
-        self._finish(notes, {row: next_td for row, next_td in done.items() if row in results}, out, reset_done)
+        done = RowData({row: results[row] for row in done_rows if row in results})
+        if reset_done and done:
+            self._write(done, out, notes, final=True)
+            new_roots = RowData()
+            for row in done:
+                try:
+                    roots[row] = new_roots[row] = self._envs[row].maybe_reset(roots[row])
+                except ENV_EXCEPTIONS as error:
+                    self._record_failure(row, error, notes)
+            self._write(new_roots, out, notes, is_root=True)
+            done = new_roots
+        notes.done_rows = list(done)
+        out.terminated[notes.done_rows] = True
         return notes
 
 
@@ -269,7 +289,7 @@ class SettingsComparison:
             self._parts = [part for env in self._envs for part in env.transform.modules()]
             tensors = [tensor for part in self._parts for tensor in (*part.parameters(), *part.buffers())]
             self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
-            independent = all(env.transform.rows_are_independent for env in self._envs)
+            independent = all(map(_transforms_rows, self._envs))
             same_tensors = len(self._tensors) == len(tensors)  # changes of others cannot be counted
             self._are_equal = independent and same_tensors and all(equal_settings(first, other) for other in others)
             self._num_changes = self._count_changes()

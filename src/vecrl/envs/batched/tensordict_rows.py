@@ -172,11 +172,14 @@ class TensorDictRows:
         return data
 
     def _record_failure(self, row: int, error: BaseException, notes: StepNotes) -> None:
+        self._drop_root(row)
+        notes.failures.append((row, error))
+
+    def _drop_root(self, row: int) -> None:
         env = self._envs[row]
         self.roots[row] = TensorDict({}, env.batch_size, device=env.device)
         if self._graphs is not None:
             self._graphs.obs.pop(self._start + row, None)
-        notes.failures.append((row, error))
 
     def _write(
         self, data: RowData, out: RowBuffers, notes: StepNotes, *, final: bool = False, is_root: bool = False

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..fast_paths import overrides_bypassed
 from .keys import FLAGS, INPUTS, OUTPUTS
-from .row_masks import any_true
+from .row_masks import any_true, broadcast_mask
 
 
-class Record(dict[str, Any]):
+class Record(dict[Any, Any]):
     """Entries by key without groups, with the methods of a TensorDict that transforms call.
 
     Args:
@@ -46,6 +46,18 @@ class Record(dict[str, Any]):
         """Returns the keys, all of which are those of leaves."""
         return super().keys()
 
+    @property
+    def batch_dims(self) -> int:
+        """The number of batch dimensions."""
+        return len(self.batch_size)
+
+    def exclude(self, *keys: str, inplace: bool = False) -> Record:
+        """Returns a record without these keys, by default a new one."""
+        record = self if inplace else self.copy()
+        for key in keys:
+            record.pop(key, None)
+        return record
+
     def copy(self) -> Record:
         """Returns a record of the same values."""
         return Record(self, self.batch_size, self.device)
@@ -62,7 +74,7 @@ class RecordSteps(NamedTuple):
         step: takes the root, which it does not change, and whether rows that are done may be reset in the same command.
             Returns the result of the step, and the entries that replace it in the next root; None if no row was reset.
         reset: takes the mask of the rows to reset, `[*batch, 1]`, and the root that they are in. Returns the entries
-            that replace those of the root.
+            that replace those of the root, valid in the rows of the mask.
     """
 
     step: Callable[[Record, bool], tuple[Record, Record | None]]
@@ -103,6 +115,37 @@ def record_steps(env: Any) -> RecordSteps | None:
     return None if env._record_keys is None else env._record_steps()
 
 
+def next_root(keys: RecordKeys, root: Record, next_record: Record) -> Record:
+    """Returns the root after a step, as `EnvBase.step_mdp` does. Changes `root`."""
+    only_in_step, kept = keys
+    for key in only_in_step & root.keys():
+        del root[key]
+    for key, value in next_record.items():
+        if key not in only_in_step and (key in kept or key in root):
+            root[key] = value
+    return root
+
+
+def merge_rows(mask: Tensor, new: Record, old: Mapping[str, Any]) -> Record:
+    """Returns `new`, with the entries of `old` in the rows that the mask `[*batch, 1]` does not select."""
+    for key, value in new.items():
+        if (previous := old.get(key)) is not None:
+            rows = mask if value.ndim == mask.ndim else broadcast_mask(mask, value)
+            new[key] = torch.where(rows, value, previous)
+    return new
+
+
+def transformed_reset(transform: Any, first: Record, root: Record) -> Record:
+    """Returns the transformed entries `first` in the rows that are reset, and those of `root` in the others.
+
+    Args:
+        transform: the transform.
+        first: the entries of a reset; it is changed.
+        root: the root that the rows are in, with the mask "_reset" `[*batch, 1]`.
+    """
+    return merge_rows(root["_reset"], transform._reset(root, first), root)
+
+
 class RecordLoop:
     """Steps an environment over records, so that only the policy gets a TensorDict.
 
@@ -138,15 +181,10 @@ class RecordLoop:
 
     def next_root(self) -> TensorDict:
         """Returns the root after the last step, as `EnvBase.step_mdp` and `EnvBase.maybe_reset` do."""
-        root = self._root
-        only_in_step, kept = self._env._record_keys
-        for key in only_in_step & root.keys():
-            del root[key]
-        for key, value in self.next.items():
-            if key not in only_in_step and (key in kept or key in root):
-                root[key] = value
+        root = next_root(self._env._record_keys, self._root, self.next)
         if self.is_done:
-            root |= self._steps.reset(self.next["done"], root) if self._first is None else self._first
+            done, first = self.next["done"], self._first
+            root |= merge_rows(done, self._steps.reset(done, root), root) if first is None else first
         return root.to_tensordict()
 
 

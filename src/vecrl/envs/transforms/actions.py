@@ -38,6 +38,7 @@ class ActionTransform(Transform):
 
     preserves_done = True
     _checked_keys = ()  # `transform_action_spec` accepts actions only
+    _takes_records = True
 
     def __init__(
         self, in_keys_inv: Keys = "action", out_keys_inv: Keys = None, in_keys: Keys = None, out_keys: Keys = None

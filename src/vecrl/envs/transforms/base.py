@@ -28,7 +28,7 @@ from .spec_hooks import KINDS, accept_leaves, infer_spec
 __all__ = ["ObservationTransform", "RowStateTransform", "Transform"]
 
 
-_RECORD_HOOKS = ("_call", "_step", "_reset", "_reset_env_preprocess", "_set_entries", "_tolerant")
+_RECORD_HOOKS = ("_call", "_step", "_reset", "_inv_call", "inv", "_reset_env_preprocess", "_set_entries", "_tolerant")
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
 
 

@@ -377,6 +377,7 @@ class FiniteTensorDictCheck(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         non_finite = [f"{key!r} ({count} of {size})" for key, count, size in _not_finite(next_tensordict)]

@@ -213,6 +213,8 @@ class CatFrames(LastValues):
     torch.Size([3, 16])
     """
 
+    _takes_records = True
+
     def __init__(
         self,
         N: int,

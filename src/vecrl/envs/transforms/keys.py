@@ -32,6 +32,7 @@ class JoinTransform(ObservationTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def __init__(
         self, in_keys: Keys, out_key: Key, del_keys: bool, in_keys_inv: Keys = None, out_keys_inv: Keys = None
@@ -199,6 +200,7 @@ class RenameTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
     _inverse_needs_keys = True
 
     def __init__(

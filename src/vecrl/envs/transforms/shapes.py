@@ -36,6 +36,7 @@ class ShapeTransform(ObservationTransform):
     """
 
     elementwise = True
+    _takes_records = True
     _inverse_needs_keys = True
 
     def __init__(

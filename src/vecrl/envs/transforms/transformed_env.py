@@ -415,7 +415,7 @@ class TransformedEnv(EnvBase):
 
     def _record_steps(self) -> RecordSteps | None:
         transform = self.transform
-        if self._has_inverse or transform._changes_layout or not transform._takes_records:
+        if transform._changes_layout or not transform._takes_records or self._shown_actions:
             return None
         base_steps = record_steps(self.base_env)
         if base_steps is None:
