@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -65,6 +66,7 @@ class Layout:
         self.leaves = tuple(_leaves(space, ()))
         self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
         self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
+        self.is_array = self.flat and not self.opaque  # each element is one array or number
 
     @cached_property
     def build(self) -> Callable[[Sequence[Tree]], Tree]:
@@ -118,12 +120,11 @@ class Layout:
 
         They have the dtypes of the space where this changes no value.
         """
-        leaves: list[LeafRows] = []
-        for values, leaf in zip(self.batch(tree, rows), self.leaves, strict=True):
-            if isinstance(values, np.ndarray) and (leaf.shape or values.dtype != leaf.dtype):  # no copy of numbers
-                assert leaf.dtype is not None
-                values = values.astype(values.dtype if would_change(values, leaf.dtype) else leaf.dtype)
-            leaves.append(values)
+        leaves: list[Any] = self.batch(tree, rows)
+        for i, leaf in enumerate(self.leaves):
+            values = leaves[i]
+            if leaf.dtype is not None and (leaf.shape or values.dtype != leaf.dtype):  # no copy of numbers
+                leaves[i] = values.astype(values.dtype if would_change(values, leaf.dtype) else leaf.dtype)
         return self.lazy_rows(leaves, rows)
 
     def rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
@@ -137,7 +138,7 @@ class Layout:
     def lazy_rows(self, leaves: Sequence[Tree], count: int) -> Sequence[Tree]:
         """Returns the same as `rows`; elements of several leaves are built when they are read."""
         if self.flat:
-            return list(leaves[0])
+            return list(islice(leaves[0], count))  # faster than `list`, which ends with an IndexError of the array
         return LazyRows(self.build, leaves) if leaves else self.rows(leaves, count)
 
     def empty(self, rows: int) -> list[Any]:

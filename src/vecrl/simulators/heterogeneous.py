@@ -6,8 +6,10 @@ else as pickled objects. Worker processes import this module, so it must not imp
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from operator import itemgetter
 from typing import Any
 
 import gymnasium
@@ -151,19 +153,14 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         except Exception:
             if objects is notes.final_objects:  # only other dialects have these
                 raise
-            _add_to_infos(notes, OBS, {row: deepcopy(obs)})
+            _add_to_info(notes, row, OBS, deepcopy(obs))
 
-    def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
-        """Writes rewards. Rewards of several numbers (of objectives or agents) are added to the infos."""
-        vector_rewards = {
-            row: np.array(reward)
-            for row, reward in zip(rows, rewards, strict=True)
-            if isinstance(reward, list | tuple | np.ndarray) and np.size(reward) > 1
-        }
-        if vector_rewards:
-            _add_to_infos(notes, REWARD, vector_rewards)
-            rewards = [0.0 if row in vector_rewards else reward for row, reward in zip(rows, rewards, strict=True)]
-        super()._write_rewards(rows, rewards, out, notes)
+    def _write_reward(self, row: int, reward: object, out: RowBuffers, notes: StepNotes) -> None:
+        """Writes a reward. A reward of several numbers (of objectives or agents) is added to the info."""
+        if isinstance(reward, list | tuple | np.ndarray) and np.size(reward) > 1:
+            _add_to_info(notes, row, REWARD, np.array(reward))
+            reward = 0.0
+        super()._write_reward(row, reward, out, notes)
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> object:
         """Gets, sets or calls an attribute of an environment, as `Simulator.invoke`.
@@ -190,11 +187,11 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         return result(*args, **kwargs)
 
 
-def _add_to_infos(notes: StepNotes, key: str, values_by_row: Mapping[int, object]) -> None:
-    infos_by_row = dict(notes.infos)
-    for row, value in values_by_row.items():
-        infos_by_row[row] = {**infos_by_row.get(row, {}), key: value}
-    notes.infos = list(infos_by_row.items())
+def _add_to_info(notes: StepNotes, row: int, key: str, value: object) -> None:
+    """Adds a key to the info of a row. The infos are in ascending order of their rows."""
+    index = bisect_left(notes.infos, row, key=itemgetter(0))
+    info = notes.infos[index][1] if index < len(notes.infos) and notes.infos[index][0] == row else None
+    notes.infos[index : index + (info is not None)] = [(row, {**(info or {}), key: value})]
 
 
 class _DuckTypedFactory:

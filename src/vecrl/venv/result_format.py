@@ -31,7 +31,6 @@ class ResultFormatter:
         self._layout = layout
         self._stack_dicts = stack_dicts
         self._shared = shared
-        self._single_array = layout.flat and not layout.opaque
 
     def reset(self, transition: Transition) -> tuple[Obs, np.ndarray]:
         """Returns observations, and infos `[m]` as the environments returned them."""
@@ -75,7 +74,7 @@ class ResultFormatter:
         if misfits:
             rows = self._layout.rows(self._layout.split(transition.obs), len(transition.ids))
             return self._stack_objects([misfits.get(row, obs) for row, obs in enumerate(rows)])
-        if self._single_array:
+        if self._layout.is_array:
             return transition.obs
         if self._layout.flat:
             return self._stack_objects(transition.obs)
@@ -95,7 +94,7 @@ class ResultFormatter:
     def empty_result(self) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns the results of a step of no environments."""
         obs: Obs = np.empty(0, object)
-        if self._single_array or (self._stack_dicts and not self._layout.flat):
+        if self._layout.is_array or (self._stack_dicts and not self._layout.flat):
             obs = self._layout.build([np.asarray(leaf) for leaf in self._layout.empty(0)])
         flags = np.empty((2, 0), bool)
         return obs, np.empty(0), flags[0], flags[1], np.empty(0, object)

@@ -22,6 +22,8 @@ from ...snapshot.restore import UnknownClassError, restore
 
 EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
+_FEW = 6  # observations: so many are written faster one by one than as a block
+_NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})  # most types of rewards
 
 
 class _SupportsReset(Protocol):
@@ -121,11 +123,10 @@ class GymnasiumSimulator:
         """Steps, or resets, environments and writes the results into `out`, as `StepsAndResets.step`."""
         notes = StepNotes()
         obs_list: list[Tree] = []
-        rewards: list[object] = []
         final_obs_list: list[Tree] = []
         ok_rows: Sequence[int] = self._all_rows if rows is None else rows
         envs = self.envs if rows is None else [self.envs[row] for row in rows]
-        for row, env, action in zip(ok_rows, envs, actions, strict=True):
+        for row, env, action in zip(ok_rows, envs, actions, strict=False):  # of one length; `strict` takes time
             try:
                 if reset_mask is not None and reset_mask[row]:
                     obs, info = read_reset(env.reset(), env)
@@ -137,20 +138,20 @@ class GymnasiumSimulator:
                         notes.done_rows.append(row)
                         if reset_done:
                             final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
-                            if info:
-                                notes.final_infos.append((row, info))
-                            obs, info = read_reset(env.reset(), env)
+                            obs, info = _reset_done(row, env, info, notes)
                 if info:
                     notes.infos.append((row, info))
+                if type(reward) in _NUMBERS:
+                    out.reward[row] = reward
+                else:
+                    self._write_reward(row, reward, out, notes)
             except ENV_EXCEPTIONS as error:
                 notes.failures.append((row, explain(error, self.envs[row])))
-                obs, reward = None, np.nan
+                obs, out.reward[row] = None, np.nan
             obs_list.append(obs)
-            rewards.append(reward)
         if notes.failures:
             ok_rows, obs_list, final_obs_list = _drop_failed(ok_rows, obs_list, final_obs_list, notes, out)
         self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
-        self._write_rewards(self._all_rows if rows is None else rows, rewards, out, notes)
         if final_obs_list:
             self._write(notes.done_rows, final_obs_list, out.final_obs, notes.final_objects, notes)
         return notes
@@ -162,14 +163,15 @@ class GymnasiumSimulator:
         if not rows:
             return
         try:
+            if self._layout.is_array:
+                _write_leaf(obs_list, leaves[0], rows)
+                return
             for index, values in enumerate(self._layout.columns(obs_list)):
                 target = leaves[index]
                 if target is None:  # copies, since environments may change their own objects
                     objects[index] = list(zip(rows, deepcopy(values), strict=True))
-                elif len(rows) < self.num_envs or self.num_envs == 1:
-                    _scatter(values, target, rows)
                 else:
-                    _stack(values, target)
+                    _write_leaf(values, target, rows)
         except Exception:
             objects.clear()
             for row, obs in zip(rows, obs_list, strict=True):
@@ -187,19 +189,12 @@ class GymnasiumSimulator:
             else:
                 leaves[index][row] = value
 
-    def _write_rewards(self, rows: Sequence[int], rewards: Sequence[object], out: RowBuffers, notes: StepNotes) -> None:
-        if len(rows) == 1 and type(rewards[0]) is float:
-            out.reward[rows[0]] = rewards[0]
-            return
-        index: slice | Sequence[int] = slice(None) if len(rows) == self.num_envs else rows
+    def _write_reward(self, row: int, reward: object, out: RowBuffers, notes: StepNotes) -> None:
+        """Writes a reward of another type than `_NUMBERS`: an array of one element is a number too."""
         try:
-            out.reward[index] = _as_numbers(rewards)
-        except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
-            for row, reward in zip(rows, rewards, strict=True):
-                try:
-                    out.reward[row] = _as_numbers(reward).reshape(())
-                except (TypeError, ValueError):
-                    notes.failures.append((row, SpaceError(f"expected a number as the reward, got {reward!r}.")))
+            out.reward[row] = _as_number(reward)
+        except (TypeError, ValueError):
+            notes.failures.append((row, SpaceError(f"expected a number as the reward, got {reward!r}.")))
 
     def invoke(self, row: int, kind: str, name: str, value: object) -> object:
         """Calls `render`, or gets, sets or calls an attribute of an environment, as `Simulator.invoke`."""
@@ -256,6 +251,13 @@ def _innermost(env: Any) -> object:
         return env.unwrapped
     except AttributeError:  # of another class than gymnasium's
         return getattr(env, "legacy_env", env)
+
+
+def _reset_done(row: int, env: Env, info: Any, notes: StepNotes) -> tuple[Tree, Any]:
+    """Resets an environment after the end of its episode, and keeps the info of the step."""
+    if info:
+        notes.final_infos.append((row, info))
+    return read_reset(env.reset(), env)
 
 
 def _copied(obs: Tree) -> Tree:
@@ -325,21 +327,24 @@ def close_all(envs: Sequence[_SupportsClose]) -> list[tuple[int, BaseException]]
     return failures
 
 
-def _as_numbers(values: object) -> np.ndarray:
-    """Converts to an array of real numbers. NumPy alone would convert None to NaN, and text such as "1" to a number."""
-    array = np.asarray(values)
+def _as_number(value: object) -> np.ndarray:
+    """Converts to an array `[]`. NumPy alone would convert None to NaN, and text such as "1" to a number."""
+    array = np.asarray(value)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"expected numbers, got {values!r}")
-    return array
+        raise TypeError(f"expected a number, got {value!r}")
+    return array.reshape(())
 
 
-def _scatter(values: list[Tree], target: np.ndarray, rows: Sequence[int]) -> None:
-    """Writes elements into some rows of `target`."""
+def _write_leaf(values: list[Tree], target: np.ndarray, rows: Sequence[int]) -> None:
+    """Writes elements into some rows of `target`, or into all."""
     shape, dtype = target.shape[1:], target.dtype
-    for row, value in zip(rows, values, strict=True):
-        same_shape = getattr(value, "shape", None) == shape
-        if not same_shape or not (value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")):
-            # caught in `_write`, which then checks each observation
+    if len(rows) == len(target) and (len(rows) > _FEW or not shape):
+        _stack(values, target)
+        return
+    for row, value in zip(rows, values, strict=False):
+        if getattr(value, "shape", None) != shape or (
+            value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind")
+        ):  # caught in `_write`, which then checks each observation
             raise SpaceError(f"expected an observation of shape {shape} and a dtype that casts to {dtype}")
         target[row] = value
 
@@ -356,5 +361,5 @@ def _stack(values: list[Tree], target: np.ndarray) -> np.ndarray:
             # caught in `_write`, which then checks each observation
             raise SpaceError(f"expected observations of length {target.shape[1]}")
         flat = target.reshape(-1, *target.shape[2:])
-        np.concatenate(values, out=flat, casting="same_kind")
+        np.concatenate(values, out=flat)  # casts within the same kind only
     return target
