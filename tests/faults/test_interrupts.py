@@ -198,9 +198,10 @@ def test_the_message_after_an_interrupted_step_fits_classes_that_cannot_wait(
         def interrupt(*_: object) -> Any:
             raise KeyboardInterrupt
 
-        backend_of = envs._pool._backend
+        backend_of: Any = envs._pool._backend
+        interrupted = (backend_of.workers[0], "execute") if backend == "serial" else (backend_of, "receive")
         with monkeypatch.context() as patch:
-            patch.setattr(backend_of, "step" if backend == "serial" else "receive", interrupt)
+            patch.setattr(*interrupted, interrupt)
             with pytest.raises(KeyboardInterrupt):
                 envs.step(ACTIONS)
         expected = (
@@ -210,3 +211,27 @@ def test_the_message_after_an_interrupted_step_fits_classes_that_cannot_wait(
             envs.step(ACTIONS)
         envs.reset()
         envs.step(ACTIONS)
+
+
+@pytest.mark.parametrize("ids", [None, [0, 1]])
+def test_a_serial_reset_that_is_interrupted_leaves_its_environments_to_be_reset(ids: list[int] | None) -> None:
+    class InterruptedEnv(FaultyEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            if self.env_id == 1 and self.episode == 0:
+                self.episode += 1
+                raise KeyboardInterrupt
+            return super().reset(**kwargs)
+
+    env_fns = [lambda i=i: InterruptedEnv(i) for i in range(3)]
+    mask = None if ids is None else np.isin(np.arange(3), ids)
+    options = None if mask is None else {"reset_mask": mask}
+    with VectorEnv(env_fns) as envs:
+        envs.reset()
+        with pytest.raises(KeyboardInterrupt):
+            envs.reset(options=options)
+        names = r"\[0, 1, 2\]" if ids is None else r"\[0, 1\]"
+        with pytest.raises(PendingError, match=rf"Environments {names} failed before; reset them"):
+            envs.step(ACTIONS[:3])
+        obs, _ = envs.reset(options=options)
+        np.testing.assert_array_equal(obs[:, 2], 0)
+        np.testing.assert_array_equal(envs.step(ACTIONS[:3])[1], 1.0)

@@ -24,8 +24,9 @@ from .pool_options import PoolOptions
 from .simulator import ResetOptions, Simulator
 from .space_layout import LeafRows, Tree
 from .transition import Transition
-from .worker import Command, Op
+from .worker import Command, Op, Worker, WorkerReply
 
+_INLINE_STEPS = [[Command(Op.STEP, reset_done=d, masked=m) for d in (False, True)] for m in (False, True)]
 ExtraOf = Callable[[np.ndarray], object]
 """Returns the `extra` of the command to one worker, from the positions of its environments among all of the command."""
 
@@ -57,10 +58,10 @@ class Pool(EnvAccess):
         **options: Any,
     ):
         super().__init__(makers, PoolOptions(backend=backend, **options))
-        self._inline: StepsInline | None = None
+        self._inline_workers: list[Worker] | None = None
         if backend_entry(backend).steps_inline and self.step_timeout is None and self._fault_policy is None:
             assert isinstance(self._backend, StepsInline)
-            self._inline = self._backend
+            self._inline_workers = self._backend.workers
 
     # -- all environments --------------------------------------------------------------------------
 
@@ -77,12 +78,13 @@ class Pool(EnvAccess):
             options: passed to the reset of every simulator.
             ids: the environments to reset; the transition has one row for each, in this order.
         """
-        if ids is None:
-            self.reset_async(seeds, options)
-            return self.wait()
         with self._lock:
-            if self._inline is not None and not self._pending.open:
-                return self._reset_inline(self._inline, ids, seeds, options)
+            workers = self._inline_workers
+            if workers is not None and self.step_timeout is None and (ids is None or not self._pending.open):
+                return self._reset_inline(workers, seeds, options, ids)
+            if ids is None:
+                self.reset_async(seeds, options)
+                return self._await_all(None)
             pending_commands = self.send_reset(ids, seeds, options)
             for pending_command in pending_commands:
                 self._gather(pending_command)
@@ -91,44 +93,47 @@ class Pool(EnvAccess):
             return self._collect(pending_commands, ordered=True)
 
     def _reset_inline(
-        self, backend: StepsInline, ids: Ids, seeds: Sequence[int | None] | None, options: ResetOptions | None
+        self,
+        workers: Sequence[Worker],
+        seeds: Sequence[int | None] | None,
+        options: ResetOptions | None,
+        ids: Ids | None,
     ) -> Transition:
-        """Resets `ids` in the caller's thread, without a command to wait for."""
-        checked_ids = self._check_ids(ids)
-        check_length("seeds", seeds, len(checked_ids))
-        self.record_seeds(seeds, checked_ids.tolist())
+        """Resets environments in the caller's thread, without a command to wait for."""
+        if ids is None:
+            self._prepare_reset(seeds)
+            checked_ids = np.arange(self.num_envs)
+        else:
+            checked_ids = self._check_reset(ids, seeds)
         extra_of = _reset_extras(seeds, options)
         command = PendingCommand(Op.RESET, 0, (), checked_ids, 0, False)
         try:
             for worker, rows, positions in self._env_index.split(checked_ids):
-                reply = backend.execute(worker, Command(Op.RESET, rows=rows.tolist(), extra=extra_of(positions)))
+                reply = workers[worker].execute(Command(Op.RESET, rows=rows.tolist(), extra=extra_of(positions)))
                 if reply is not None:
                     command.replies.append((worker, reply))
             transition = self._transition_builder.partial([command])
-        except BaseException:  # Ctrl-C: the results are lost
-            self._env_index.failed[checked_ids] = True
-            self._healthy = False
+        except BaseException:
+            self._lose_results(checked_ids)
             raise
-        failures = command.failures
-        self._mark_completed(command, failures)
-        if self._pending.calls_must_end:
-            raise ClosedError(CLOSED)
-        if failures:
-            raise failures_to_error(failures, transition)
-        return transition
+        return self._end_inline(command, transition)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
         """Sends the `reset` of all environments without waiting for it.
 
         It first waits for all pending commands and drops their results.
         """
-        check_length("seeds", seeds, self.num_envs)
         with self._lock:
-            self.drain()
-            self._check_alive(self._workers)
-            self.record_seeds(seeds, range(self.num_envs))
+            self._prepare_reset(seeds)
             excluded = None if self._fault_policy is None else self._fault_policy.excluded(slice(None))
             self._send_to_all(Op.RESET, False, None, excluded, _reset_extras(seeds, options))
+
+    def _prepare_reset(self, seeds: Sequence[int | None] | None) -> None:
+        """Checks that all environments can be reset, and drops the results of pending commands."""
+        check_length("seeds", seeds, self.num_envs)
+        self.drain()
+        self._check_alive(self._workers)
+        self.record_seeds(seeds, range(self.num_envs))
 
     def step(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> Transition:
         """Steps all environments and returns the transition.
@@ -140,31 +145,47 @@ class Pool(EnvAccess):
         """
         with self._lock:
             self._check_step(reset_mask)
-            if self._inline is not None:
-                return self._step_inline(self._inline, actions, reset_mask, reset_done)
+            if self._inline_workers is not None:
+                return self._step_inline(self._inline_workers, actions, reset_mask, reset_done)
             self._send_step(actions, reset_mask, reset_done)
             return self._await_all(None)
 
     def _step_inline(
-        self, backend: StepsInline, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool
+        self, workers: Sequence[Worker], actions: Tree, reset_mask: np.ndarray | None, reset_done: bool
     ) -> Transition:
         """Steps all environments in the caller's thread, without a command to wait for."""
-        index, elements = self._env_index, self.action_layout.elements(actions, self.num_envs)
+        elements = self.action_layout.elements(actions, self.num_envs)
+        step = _INLINE_STEPS[reset_mask is not None][reset_done]
+        replies: list[tuple[int, WorkerReply]] = []
         try:
-            replies = backend.step(elements, reset_mask, reset_done)
+            if reset_mask is not None:
+                self._buffers.reset_mask[:] = reset_mask
+            for worker in workers:
+                reply = worker.execute(step, elements[worker.rows])
+                if reply is not None:
+                    replies.append((worker.worker_spec.index, reply))
             transition = self._transition_builder.full(0, replies)
-        except BaseException:  # Ctrl-C: the results are lost
-            index.failed[:] = True
-            self._healthy = False
+        except BaseException:
+            self._lose_results(slice(None))
             raise
+        if not replies and self._healthy and not self._pending.calls_must_end:
+            return transition
+        command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
+        command.replies = replies
+        return self._end_inline(command, transition)
+
+    def _lose_results(self, ids: np.ndarray | slice) -> None:
+        """Records that Ctrl-C interrupted a call that needs no reply: its environments must be reset."""
+        self._env_index.failed[ids] = True
+        self._healthy = False
+
+    def _end_inline(self, command: PendingCommand, transition: Transition) -> Transition:
+        """Records which environments failed and returns the transition."""
+        failures = command.failures
+        self._mark_completed(command, failures)
         if self._pending.calls_must_end:
             raise ClosedError(CLOSED)
-        if not self._healthy:  # some have failed before, and all of those were reset now
-            index.failed &= ~transition.was_reset
-            self._healthy = not index.failed.any()
-        if replies and (failures := [failure for _, reply in replies for failure in reply.failures]):
-            index.mark_failed(failures)
-            self._healthy = False
+        if failures:
             raise failures_to_error(failures, transition)
         return transition
 
@@ -275,10 +296,14 @@ class Pool(EnvAccess):
     ) -> list[PendingCommand]:
         """Sends the reset of `ids` without waiting."""
         with self._lock:
-            checked_ids = self._check_ids(ids)
-            check_length("seeds", seeds, len(checked_ids))
-            self.record_seeds(seeds, checked_ids.tolist())
-            return self._dispatch(Op.RESET, checked_ids, False, _reset_extras(seeds, options))
+            return self._dispatch(Op.RESET, self._check_reset(ids, seeds), False, _reset_extras(seeds, options))
+
+    def _check_reset(self, ids: Ids, seeds: Sequence[int | None] | None) -> np.ndarray:
+        """Returns the checked ids of environments to reset, and records their seeds."""
+        checked_ids = self._check_ids(ids)
+        check_length("seeds", seeds, len(checked_ids))
+        self.record_seeds(seeds, checked_ids.tolist())
+        return checked_ids
 
     def send(self, ids: Ids, actions: Tree, *, reset_done: bool = False) -> None:
         """Sends the step of `ids` without waiting.

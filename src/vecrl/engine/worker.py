@@ -135,15 +135,24 @@ class Worker:
 
     def __init__(self, worker_spec: WorkerSpec):
         self.worker_spec = worker_spec
+        self.rows = slice(worker_spec.start, worker_spec.start + worker_spec.num_envs)
         self.sim: Simulator | None = None
         self.num_steps = 0
         self._info_packer = InfoPacker()
         startup = self._construct, self._attach
         self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
 
-    def execute(self, command: Command) -> WorkerReply | None:
-        """Executes a command. Returns None if everything is in the rows."""
+    def execute(self, command: Command, actions: Sequence[Tree] | None = None) -> WorkerReply | None:
+        """Executes a command. Returns None if everything is in the rows.
+
+        Args:
+            command: the command.
+            actions: of a step, one per row, in memory that the environments may keep; None for those in the batch
+                buffers.
+        """
         try:
+            if actions is not None:
+                return self._step(command, actions)
             return self._handlers[command.op](command)
         except RowFailures as error:
             return WorkerReply(failures=self._failures(command.op, error.failures))
@@ -166,15 +175,15 @@ class Worker:
         """Attaches to the batch buffers; `extra` holds the buffers and the layouts of observations and actions."""
         batch_buffers, self.obs_layout, self.action_layout = command.extra
         assert isinstance(batch_buffers, BatchBuffers)
-        start, stop = self.worker_spec.start, self.worker_spec.start + self.worker_spec.num_envs
-        self.slots = batch_buffers.rows(start, stop)
-        self.actions = [None if a is None else a[start:stop] for a in batch_buffers.actions]
-        self.reset_mask = batch_buffers.reset_mask[start:stop]
+        self.slots = batch_buffers.rows(self.rows.start, self.rows.stop)
+        self.actions = [None if a is None else a[self.rows] for a in batch_buffers.actions]
+        self.reset_mask = batch_buffers.reset_mask[self.rows]
         self._can_mix = isinstance(self.sim, StepsAndResets)
         if isinstance(self.sim, SupportsSetSpaces):
             self.sim.set_spaces(self.obs_layout.space, self.action_layout.space)
         self.returns = np.zeros(self.worker_spec.num_envs)
-        self.lengths = np.zeros(self.worker_spec.num_envs, np.int64)
+        # `num_steps` when the episode of a row started, plus the later steps of other rows without this one
+        self._first_steps = np.full(self.worker_spec.num_envs, self.num_steps)
 
     def _reset(self, command: Command) -> WorkerReply | None:
         seeds, options = command.extra or (None, None)
@@ -193,38 +202,64 @@ class Worker:
         buffers.reward[index] = 0.0
         buffers.terminated[index] = buffers.truncated[index] = False
         buffers.was_reset[index] = True
-        self.returns[index] = 0.0
-        self.lengths[index] = 0
+        self._start_episodes(index)
         if self.worker_spec.check_nan:
             self._find_nan(index, buffers, notes)
         return notes
 
-    def step(self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool) -> WorkerReply | None:
-        """Steps all rows, except those of `reset_mask`, which it resets, and writes slot 0; in the caller's thread.
+    def _start_episodes(self, rows: int | Sequence[int] | slice) -> None:
+        self.returns[rows] = 0.0
+        self._first_steps[rows] = self.num_steps
 
-        Args:
-            actions: one per row, in memory that the environments may keep.
-            reset_mask: `[k]` bool; None for no row.
-            reset_done: whether a row in which the episode ends is reset at once.
-        """
+    def _step(self, command: Command, actions: Sequence[Tree] | None = None) -> WorkerReply | None:
+        """Steps all rows, or resets them where the reset mask holds, and updates their returns."""
+        if command.rows is not None or (command.masked and (command.extra or not self._can_mix)):
+            return self._step_some(command, actions)
         self.num_steps += 1
-        try:
-            if reset_mask is None or self._can_mix:
-                return self._step_all(actions, self.slots[0], reset_done, reset_mask)
-            rows, reset_rows = np.flatnonzero(~reset_mask).tolist(), np.flatnonzero(reset_mask).tolist()
-            return self._step_some(rows, reset_rows, [actions[row] for row in rows], self.slots[0], reset_done)
-        except (Exception, SystemExit) as error:
-            return WorkerReply(failures=[self._failure(Op.STEP, range(self.worker_spec.num_envs), error)])
-
-    def _step(self, command: Command) -> WorkerReply | None:
-        self.num_steps += 1
+        sim: Any = self.sim
         buffers = self.slots[command.slot]
-        if command.rows is None and (not command.masked or (self._can_mix and not command.extra)):
-            reset_mask = self.reset_mask if command.masked else None
-            return self._step_all(self._actions(None, command.extra), buffers, command.reset_done, reset_mask)
+        buffers.flags.fill(False)
+        if actions is None:
+            actions = self._actions(None, command.extra)
+        reset_mask = self.reset_mask if command.masked else None
+        if reset_mask is None:
+            notes = sim.step(None, actions, buffers, command.reset_done)
+        else:
+            notes = sim.step(None, actions, buffers, command.reset_done, reset_mask.tolist())
+        if len(self.returns) == 1:  # faster than an array operation
+            self.returns[0] += buffers.reward[0]
+        else:
+            self.returns += buffers.reward
+        for row in () if reset_mask is None else reset_mask.nonzero()[0].tolist():
+            buffers.was_reset[row] = True
+            self._start_episodes(row)
+        if notes.done_rows or self.worker_spec.check_nan:
+            self._end_step(notes, slice(None), buffers, command.reset_done)
+        if notes.infos or notes.final_infos or notes.objects or notes.failures:
+            return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
+        return None
+
+    def _step_some(self, command: Command, actions: Sequence[Tree] | None) -> WorkerReply | None:
+        """Resets some rows and steps others, and updates their returns."""
+        assert self.sim is not None
+        self.num_steps += 1
         rows, reset_rows = self._split(command)
-        actions = self._actions(np.array(rows, np.int64), command.extra)
-        return self._step_some(rows, reset_rows, actions, buffers, command.reset_done)
+        if actions is None:
+            actions = self._actions(np.array(rows, np.int64), command.extra)
+        else:
+            actions = [actions[row] for row in rows]
+        buffers = self.slots[command.slot]
+        self._first_steps += 1  # of the rows that are not stepped
+        reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
+        if not rows:
+            return reply
+        index = np.array(rows)
+        buffers.flags[:, index] = False
+        notes = self.sim.step(rows, actions, buffers, command.reset_done)
+        self.returns[index] += buffers.reward[index]
+        self._first_steps[index] -= 1
+        self._end_step(notes, rows, buffers, command.reset_done)
+        return self._make_reply(Op.STEP, notes, reply)
 
     def _split(self, command: Command) -> tuple[list[int], list[int]]:
         """Returns the rows to step and the rows to reset."""
@@ -232,58 +267,14 @@ class Worker:
             return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
         return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
-    def _step_all(
-        self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, reset_mask: np.ndarray | None
-    ) -> WorkerReply | None:
-        """Steps all rows, or resets them where `reset_mask` holds, and updates their returns and lengths."""
-        sim: Any = self.sim
-        buffers.flags.fill(False)
-        if reset_mask is None:
-            notes = sim.step(None, actions, buffers, reset_done)
-        else:
-            notes = sim.step(None, actions, buffers, reset_done, reset_mask.tolist())
-        if self.worker_spec.num_envs == 1:  # faster than array operations
-            self.returns[0] += buffers.reward[0]
-            self.lengths[0] += 1
-        else:
-            self.returns += buffers.reward
-            self.lengths += 1
-        for row in () if reset_mask is None else reset_mask.nonzero()[0].tolist():
-            buffers.was_reset[row] = True
-            self.returns[row] = self.lengths[row] = 0
-        if notes.done_rows or self.worker_spec.check_nan:
-            self._end_step(notes, slice(None), buffers, reset_done)
-        return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
-
-    def _step_some(
-        self,
-        rows: Sequence[int],
-        reset_rows: Sequence[int],
-        actions: Sequence[Tree],
-        buffers: RowBuffers,
-        reset_done: bool,
-    ) -> WorkerReply | None:
-        """Resets some rows and steps others, and updates their returns and lengths."""
-        assert self.sim is not None
-        reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
-        if not rows:
-            return reply
-        index = np.array(rows)
-        buffers.flags[:, index] = False
-        notes = self.sim.step(rows, actions, buffers, reset_done)
-        self.returns[index] += buffers.reward[index]
-        self.lengths[index] += 1
-        self._end_step(notes, rows, buffers, reset_done)
-        return self._make_reply(Op.STEP, notes, reply)
-
     def _end_step(self, notes: StepNotes, index: Sequence[int] | slice, buffers: RowBuffers, reset_done: bool) -> None:
         """Records the episodes that ended in a step of the rows of `index`."""
         for row in notes.done_rows:
             buffers.returns[row] = self.returns[row]
-            buffers.lengths[row] = self.lengths[row]
+            buffers.lengths[row] = self.num_steps - self._first_steps[row]
             if reset_done:
                 buffers.was_reset[row] = True
-                self.returns[row] = self.lengths[row] = 0
+                self._start_episodes(row)
         if self.worker_spec.check_nan:
             self._find_nan(index, buffers, notes)
 
@@ -329,10 +320,11 @@ class Worker:
                 "and reset the environments."
             )
         if kind == "get_state":
-            return {"env": sim.get_state(row), "return": float(self.returns[row]), "length": int(self.lengths[row])}
+            length = int(self.num_steps - self._first_steps[row])
+            return {"env": sim.get_state(row), "return": float(self.returns[row]), "length": length}
         state, allow = value
         sim.set_state(row, state["env"], allow)
-        self.returns[row], self.lengths[row] = state["return"], state["length"]
+        self.returns[row], self._first_steps[row] = state["return"], self.num_steps - state["length"]
         return None
 
     def _close(self, command: Command) -> WorkerReply | None:

@@ -141,13 +141,17 @@ class VecEnv(_vec_env.VecEnv):
         return self._results(self._pool.wait())
 
     def _results(self, transition: Transition) -> tuple[Tree, np.ndarray, np.ndarray, list[InfoDict]]:
+        reward = transition.reward.astype(np.float32)
+        if not transition.infos and not len(transition.done_rows):  # as in most steps
+            infos: list[InfoDict] = [{"TimeLimit.truncated": False} for _ in range(len(reward))]
+            return transition.obs, reward, transition.terminated, infos
         infos = self._dicts(transition, transition.infos)
         if len(transition.final_rows):
             self._end_episodes(transition, infos)
         truncated = transition.truncated & ~transition.terminated
         for info, flag in zip(infos, truncated.tolist(), strict=True):
             info["TimeLimit.truncated"] = flag
-        return transition.obs, transition.reward.astype(np.float32), transition.done, infos
+        return transition.obs, reward, transition.done, infos
 
     def _end_episodes(self, transition: Transition, infos: list[InfoDict]) -> None:
         """Stores the infos of resets, and replaces them by those of the steps before, with the final observations."""

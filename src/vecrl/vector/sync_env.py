@@ -168,13 +168,10 @@ class SyncVectorEnv(BaseVectorEnv):
         seeds = self._seeds if seed is _NO_SEED else self._draw_seeds(seed)
         self._seeds = None
         keywords = ResetKeywords({"options": options} | kwargs) if kwargs or options is not None else None
-        if ids is None:
-            transition = self._receive(lambda: self._pool.reset(seeds, keywords))
-            obs = transition.obs
-        else:
-            self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], keywords)
-            transition = self._receive(self._pool.recv, full=False)
-            obs = self._latest_obs.copy_tree()
+        if ids is not None and seeds is not None:
+            seeds = [seeds[i] for i in ids]
+        transition = self._receive(lambda: self._pool.reset(seeds, keywords, ids), full=ids is None)
+        obs = transition.obs if ids is None else self._latest_obs.copy_tree()
         self._episodes_left[transition.ids] = self._num_episodes or 0
         if ids is not None and self._num_episodes is not None:
             finished = self._episodes_left == 0

@@ -180,8 +180,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         Returns:
             Observations, a tree of arrays `[n, ...]`, and infos.
         """
-        self._start_reset(seed, options)
-        return self._finish_reset()
+        arguments = self._reset_arguments(seed, options)
+        return self._read_reset(lambda: self._pool.reset(*arguments))
 
     def step(self, actions: Tree) -> GymStep:
         """Steps every environment and returns the results.
@@ -201,26 +201,37 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._after_step(transition)
         return self._results(transition)
 
-    def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
+    def _reset_arguments(
+        self, seed: int | Sequence[int | None] | None, options: ResetOptions | None
+    ) -> tuple[list[int | None] | None, ResetOptions | None, np.ndarray | None]:
+        """Returns the seeds and options of the environments to reset, and their ids; None for all."""
         options, mask = split_options(options, self.num_envs)
         ids = self._latest_obs.reset_ids(mask)
         seeds = seeds_of(seed, self.num_envs)
+        self._reset_ids = ids
+        return seeds if ids is None or seeds is None else [seeds[i] for i in ids], options, ids
+
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
+        seeds, options, ids = self._reset_arguments(seed, options)
         if ids is None:
             self._pool.reset_async(seeds, options)
         else:
-            self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
-        self._reset_ids = ids
+            self._pool.send_reset(ids, seeds, options)
 
     def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, InfoDict]:
-        ids = self._reset_ids
+        pool = self._pool
+        return self._read_reset(lambda: pool.wait(timeout) if self._reset_ids is None else pool.recv(timeout=timeout))
+
+    def _read_reset(self, get_transition: Callable[[], Transition]) -> tuple[Tree, InfoDict]:
+        """Returns the results of a reset, which `get_transition` waits for."""
         try:
-            transition = self._pool.wait(timeout) if ids is None else self._pool.recv(timeout=timeout)
+            transition = get_transition()
         except WorkerError as error:
             if error.transition is not None:
                 self._after_reset(error.transition)
             raise
         self._after_reset(transition)
-        obs = transition.obs if ids is None else self._latest_obs.copy_tree()
+        obs = transition.obs if self._reset_ids is None else self._latest_obs.copy_tree()
         return obs, transition.infos.merge(self.num_envs)
 
     def _after_reset(self, transition: Transition) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout, Tree
-from ..worker import Command, WorkerReply
+from ..space_layout import Layout
+from ..worker import Command, Worker, WorkerReply
 
 Reply = tuple[int, int, WorkerReply | None]
 """The worker, the number of the command, and the reply. If the worker crashed, the number is -1 and the reply has its
@@ -75,18 +73,6 @@ class Backend(Protocol):
 
 @runtime_checkable
 class StepsInline(Protocol):
-    """A `Backend` that can step and reset environments in the caller's thread, without commands to wait for."""
+    """A `Backend` with workers that execute commands in the caller's thread, so that no reply need be waited for."""
 
-    def execute(self, worker: int, command: Command) -> WorkerReply | None:
-        """Executes a command of one worker and returns the reply; None for an empty one."""
-        ...
-
-    def step(
-        self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool
-    ) -> list[tuple[int, WorkerReply]]:
-        """Steps all environments and writes slot 0; see `Worker.step`.
-
-        Returns:
-            The non-empty replies, each with its worker.
-        """
-        ...
+    workers: list[Worker]

@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import repeat
 
-import numpy as np
-
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout, Tree
+from ..space_layout import Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .base import Reply
 from .worker_options import WorkerOptions
@@ -28,7 +26,7 @@ class SerialBackend:
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
         self.num_workers = len(worker_specs)
         self._worker_specs = worker_specs
-        self._workers = [Worker(worker_spec) for worker_spec in worker_specs]
+        self.workers = [Worker(worker_spec) for worker_spec in worker_specs]
         self._queue: deque[tuple[int, Command]] = deque()
         self._late_replies: list[Reply] = []
         self.broadcast(Command(Op.CONSTRUCT))
@@ -45,11 +43,11 @@ class SerialBackend:
     def kill(self, worker: int) -> bool:
         self._queue = deque(pair for pair in self._queue if pair[0] != worker)
         self._late_replies = [reply for reply in self._late_replies if reply[0] != worker]
-        self._workers[worker].execute(Command(Op.CLOSE))
+        self.workers[worker].execute(Command(Op.CLOSE))
         return True
 
     def respawn(self, worker: int) -> None:
-        self._workers[worker] = Worker(self._worker_specs[worker])
+        self.workers[worker] = Worker(self._worker_specs[worker])
         self.send([(worker, Command(Op.CONSTRUCT))])
 
     def reattach(self, worker: int) -> None:
@@ -61,23 +59,6 @@ class SerialBackend:
     def broadcast(self, command: Command) -> None:
         self._queue.extend(zip(range(self.num_workers), repeat(command)))
 
-    def execute(self, worker: int, command: Command) -> WorkerReply | None:
-        return self._workers[worker].execute(command)
-
-    def step(
-        self, actions: Sequence[Tree], reset_mask: np.ndarray | None, reset_done: bool
-    ) -> list[tuple[int, WorkerReply]]:
-        if self.num_workers == 1:
-            reply = self._workers[0].step(actions, reset_mask, reset_done)
-            return [] if reply is None else [(0, reply)]
-        replies: list[tuple[int, WorkerReply]] = []
-        for index, worker in enumerate(self._workers):
-            rows = slice(worker.worker_spec.start, worker.worker_spec.start + worker.worker_spec.num_envs)
-            reply = worker.step(actions[rows], None if reset_mask is None else reset_mask[rows], reset_done)
-            if reply is not None:
-                replies.append((index, reply))
-        return replies
-
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
         replies, self._late_replies = self._late_replies, []
         if replies or not self._queue:
@@ -85,9 +66,9 @@ class SerialBackend:
         started = 0.0 if timeout is None else time.monotonic()
         worker, command = self._queue.popleft()
         try:
-            reply = self._workers[worker].execute(command)
+            reply = self.workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: raise it, but the command has ended, so the next call gets a reply
-            self._late_replies = [(worker, command.seq, _interrupt_reply(self._workers[worker], command, error))]
+            self._late_replies = [(worker, command.seq, _interrupt_reply(self.workers[worker], command, error))]
             raise
         replies = [(worker, command.seq, reply)]
         if timeout is None or time.monotonic() - started <= timeout:
@@ -97,9 +78,9 @@ class SerialBackend:
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         self._queue.clear()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.execute(Command(Op.CLOSE))
-        self._workers = []
+        self.workers = []
         return []
 
 
