@@ -168,7 +168,7 @@ class LazyRows(Sequence[Tree]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return list(self)[index]
+            return LazyRows(self._build, [leaf[index] for leaf in self.leaves])
         return self._build([leaf[index] for leaf in self.leaves])
 
     def __iter__(self) -> Iterator[Tree]:
