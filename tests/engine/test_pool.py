@@ -13,6 +13,7 @@ from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
+from vecrl.simulators.gymnasium import GymnasiumSimulator
 
 
 def _pool(backend: str = "serial", count: int = 4, workers: int = 2, **options: Any) -> Pool:
@@ -282,3 +283,49 @@ def test_wrappers_are_found_by_the_name_of_their_class(backend: str) -> None:
     assert pool.invoke("is_wrapped", f"{__name__}.OuterSubclass", ids=[1, 2]) == [True, False]
     assert pool.invoke("is_wrapped", "gymnasium.envs.classic_control.cartpole.CartPoleEnv") == [False] * 3
     pool.close()
+
+
+class _Echo(gymnasium.Env[Any, Any]):
+    """Returns the action as observation and reward; episodes of two steps."""
+
+    observation_space = gymnasium.spaces.Discrete(100)
+    action_space = gymnasium.spaces.Discrete(100)
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return int(action), float(action), self.count == 2, False, {}
+
+
+class _SeparateCalls:
+    """A simulator that steps some rows and resets others by two calls."""
+
+    def __init__(self, count: int):
+        self._simulator = GymnasiumSimulator([_Echo] * count)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "mixes_steps_and_resets":
+            raise AttributeError(name)
+        return getattr(self._simulator, name)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("make", [lambda: GymnasiumSimulator([_Echo] * 3), lambda: _SeparateCalls(3)])
+def test_rows_beside_a_reset_get_their_own_actions(make: Any, backend: str) -> None:
+    pool = Pool([(make, 3)], backend)
+    pool.reset()
+    pool.step(np.array([5, 6, 7]))
+    transition = pool.step(np.array([8, 9, 10]), reset_mask=np.array([True, False, False]))
+    pool.close()
+    assert transition.obs.tolist() == [0, 9, 10]
+    assert transition.reward.tolist() == [0, 9, 10]
+    assert transition.terminated.tolist() == [False, True, True]
+    assert transition.was_reset.tolist() == [True, False, False]
+    assert transition.episode_stats is not None
+    returns, lengths = transition.episode_stats
+    assert returns[1:].tolist() == [15, 17]
+    assert lengths[1:].tolist() == [2, 2]

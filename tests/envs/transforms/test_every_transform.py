@@ -11,6 +11,8 @@ def test_every_transform_has_a_case() -> None:
 
 
 class TestTransforms(TransformConformance):
+    num_interleavings = 10  # of twelve calls each; a hundred transforms are checked
+
     @pytest.fixture(autouse=True, params=sorted(CASES))
     def _case(self, request: pytest.FixtureRequest) -> None:
         self.case = CASES[request.param]
