@@ -325,7 +325,7 @@ class BatchAdapter(BatchDriver):
         return self.observe()
 
     def _reset_rows(self, mask: Tensor) -> Tree:
-        self._start(np.flatnonzero(on_host(mask)), None)
+        self._start(on_host(mask).nonzero()[0], None)
         return self.observe()
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
@@ -380,7 +380,7 @@ class SelfResetAdapter(BatchAdapter):
 
     def _reset_rows(self, mask: Tensor) -> Tree:
         rows = on_host(mask)
-        self._start(np.flatnonzero(rows & ~self.at_start), None)
+        self._start((rows & ~self.at_start).nonzero()[0], None)
         self.at_start = self.at_start & ~rows if self.resets_again else self.at_start | rows
         return self.observe()
 

@@ -198,7 +198,7 @@ def _to_jax(x: torch.Tensor) -> Any:
 
 
 def _from_numpy(x: np.ndarray) -> torch.Tensor:
-    if x.dtype.name == "bfloat16":  # the type of ml_dtypes, in which JAX converts bfloat16 to NumPy
+    if x.dtype.kind == "V" and x.dtype.name == "bfloat16":  # of ml_dtypes, in which JAX converts bfloat16 to NumPy
         return _from_numpy(x.view(np.uint16)).view(torch.bfloat16)
     if not x.flags.writeable:
         x = x.copy()

@@ -21,6 +21,7 @@ from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..errors import ClosedError, PendingError, SpaceError
+from ..simulators.array_library import on_host
 from ..validation import normalize_device
 from .arrays import convert_to_torch
 from .base import BaseVectorEnv, Facts, seeds_of
@@ -195,7 +196,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _next_step(self, actions: Tree) -> TensorStep:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
-        restarting = self._done & ~finished
+        restarting = self._done if self.num_episodes is None else self._done & ~finished
         step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~restarting, finished)
         obs = step.next_obs
@@ -210,8 +211,9 @@ class BatchedVectorEnv(BaseVectorEnv):
         info = self._info(step, done, restarting if self.num_episodes is None else restarting | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
         if restarting is not self._no_rows:
+            stepped = ~restarting
             reward = torch.where(restarting, 0, reward)
-            terminated, truncated = terminated & ~restarting, truncated & ~restarting
+            terminated, truncated = terminated & stepped, truncated & stepped
         if self.num_episodes is not None:
             reward = torch.where(finished, torch.nan, reward)
             terminated, truncated = terminated | finished, truncated | finished
@@ -239,7 +241,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         """Resets the counters of the rows in `mask` (None: all)."""
         if mask is None:
             n, device = self.num_envs, self.device
-            self._done = self._no_rows
+            self._done = torch.zeros_like(self._no_rows)
             self._episodes_left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
             self._returns = torch.zeros(n, dtype=torch.float64, device=device)
             self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
@@ -319,13 +321,13 @@ class BatchedVectorEnv(BaseVectorEnv):
 
 
 def _to_numpy(x: Tree) -> Any:
-    return x.numpy(force=True) if isinstance(x, Tensor) else map_tree(_to_numpy, x)
+    return on_host(x) if isinstance(x, Tensor) else map_tree(_to_numpy, x)
 
 
 def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
     result: InfoDict = {}
-    all_rows = np.ones(num_envs, bool)
+    all_rows: np.ndarray | None = None
     for key, value in info.items():
         if (mask_key := f"_{key}") in info:
             mask = _to_numpy(info[mask_key])
@@ -334,7 +336,7 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
         elif key.startswith("_"):
             continue
         else:
-            mask = all_rows
+            mask = all_rows = np.ones(num_envs, bool) if all_rows is None else all_rows
         result[key], result[mask_key] = _numpy_entry(key, value, mask), mask
     if "final_obs" in result:
         step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
@@ -349,7 +351,7 @@ def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
             rows[row] = map_tree(itemgetter(row), arrays)
         return rows
     if isinstance(value, Tensor):
-        return value.numpy(force=True)
+        return on_host(value)
     if isinstance(value, Mapping):
         return {name: _numpy_entry(name, leaf, mask) for name, leaf in value.items()}
     return np.asarray(value)

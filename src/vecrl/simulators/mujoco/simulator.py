@@ -15,6 +15,7 @@ from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import ClosedError, PendingError, SpaceError
 from ...validation import check_seed, parse_count
+from ..array_library import on_host
 from .libraries import mujoco_library
 from .physics import Physics
 from .task import Move, MujocoTask, Start, checked_reward, checked_rows, checked_start
@@ -230,7 +231,7 @@ class MujocoSimulator:
             return self._step_alone(array, rows, steps)
 
     def _action_array(self, actions: Tensor | np.ndarray) -> np.ndarray:
-        array = actions.numpy(force=True) if isinstance(actions, Tensor) else np.asarray(actions)
+        array = on_host(actions) if isinstance(actions, Tensor) else np.asarray(actions)
         expected = (self.num_envs, *self.action_space.shape)
         if array.shape != expected or array.dtype.kind not in "fiub":
             raise SpaceError(

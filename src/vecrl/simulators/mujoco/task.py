@@ -180,6 +180,8 @@ def _fits(found: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 def _as_array(values: Any) -> np.ndarray | None:
     """Returns `values` as an array; None if its items have different shapes."""
+    if type(values) is np.ndarray:
+        return values
     try:
         return np.asarray(values)
     except ValueError:
