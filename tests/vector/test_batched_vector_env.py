@@ -138,6 +138,16 @@ def test_infos():
     assert silent.step(np.zeros(N, int))[4] == {}
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_infos_of_tensor_steps_are_of_the_rows_that_were_stepped(mode):
+    env = BatchedVectorEnv(CountingBatch(), autoreset_mode=mode)
+    env.reset(seed=[0, 1, 2, 5])  # only the first row has an episode of a single step
+    expected = [[True] * N, [mode is AutoresetMode.DISABLED, True, True, True]]
+    for masks in expected:
+        info = env.tensor_step(np.zeros(N, int))[4]
+        assert info["_time"].tolist() == masks
+
+
 def test_spaces_modes_and_seeds():
     env = BatchedVectorEnv(CountingBatch(), autoreset_mode="next_step")
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
