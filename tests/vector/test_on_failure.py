@@ -83,7 +83,7 @@ def test_timed_out_environments_can_be_cancelled() -> None:
     makers = [FaultyEnv, partial(FaultyEnv, 1, "step", sleeps_forever)]
     with VectorEnv(makers, backend="processes", num_workers=2, step_timeout=0.3) as envs:
         envs.reset(seed=1)
-        with pytest.raises(StepTimeout, match=r"Reset \(which waits for them first\), .* cancel them") as exc_info:
+        with pytest.raises(StepTimeout, match=r"Reset \(which waits for them first\), cancel them") as exc_info:
             envs.step(ACTIONS)
         assert envs.cancel(exc_info.value.env_ids).tolist() == [1]
         obs, _ = envs.reset(seed=1)
