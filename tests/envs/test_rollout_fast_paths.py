@@ -18,20 +18,23 @@ from vecrl.envs.rollouts import trajectory_buffers
 from vecrl.envs.seed_chain import seed_chain
 from vecrl.envs.transforms import (
     CatFrames,
+    CatTensors,
     Compose,
     InitTracker,
     ObservationNorm,
+    RenameTransform,
     RewardSum,
     StepCounter,
     TargetReturn,
     TimeMaxPool,
     Transform,
     TransformedEnv,
+    UnsqueezeTransform,
     VecNorm,
     VecNormV2,
 )
 from vecrl.errors import SpaceError
-from vecrl.specs import Bounded, Composite, Unbounded
+from vecrl.specs import Bounded, Composite, TensorSpec, Unbounded
 
 ONE = partial(GymEnv, "CartPole-v1")
 MAKERS: dict[str, Any] = {
@@ -492,3 +495,124 @@ def test_a_batch_in_a_rollout_is_reset_with_the_seeds_for_its_next_episodes() ->
         first = int(rollout["next", "done"][row, :, 0].nonzero()[0]) + 1
         expected = gymnasium.make("CartPole-v1").reset(seed=seed)[0]
         np.testing.assert_array_equal(rollout["observation"][row, first].numpy(), expected)
+
+
+class _StateEnv(EnvBase):
+    """Starts at ten times the state "goal" in the input of its reset; ends after some steps."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded((1,)))
+        self.state_spec = Composite(goal=Unbounded((1,)))
+        self.action_spec = Unbounded((2,))
+        self.reward_spec = Unbounded((1,))
+        self.length, self.count = length, 0
+
+    def _reset(self, tensordict: Any = None, **_: Any) -> TensorDict:
+        goal = None if tensordict is None else tensordict.get("goal", None)
+        self.count = 0
+        return TensorDict({"observation": torch.full((1,), -10.0) if goal is None else 10 * goal})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        self.count += 1
+        done = torch.tensor([self.count >= self.length])
+        return TensorDict({"observation": torch.ones(1), "reward": torch.zeros(1), "done": done, "terminated": done})
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def test_rows_that_only_a_transform_ends_are_reset_from_their_states() -> None:
+    env = TransformedEnv(SerialEnv(2, [lambda: _StateEnv(2), lambda: _StateEnv(4)]), StepCounter(max_steps=2))
+    root = env.reset()
+    for _ in range(2):
+        action = TensorDict({"goal": torch.full((2, 1), 2.0), "action": torch.zeros(2, 2)}, [2])
+        root = env.step_and_maybe_reset(root.update(action))[1]
+    assert root["observation"].tolist() == [[20], [20]]
+
+
+class _Logs(Transform):
+    """Takes the logarithm of values, which must be above 0."""
+
+    elementwise = True
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        if bool((value <= 0).any()):
+            raise ValueError("not positive")
+        return value.log()
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return Unbounded(spec.shape)
+
+
+class _Positive(_Observes):
+    def _observe(self) -> Any:
+        return np.full(3, 1 + self.episode + self.count, np.float32)
+
+
+def test_a_reset_of_one_row_transforms_only_this_row() -> None:
+    def make() -> Any:
+        env = _Positive(_BOX)
+        env.episode = int(next(episodes))
+        return TransformedEnv(GymWrapper(env), _Logs(["observation"]))
+
+    episodes = iter((0, 1))
+    rollout = SerialEnv(2, make).rollout(12, _acts_on_two, break_when_any_done=False)
+    assert rollout["next", "done"].any(1).all()
+    assert (rollout["next", "done"].sum(0) == 1).any()  # one row ended alone
+
+
+def _acts_on_two(td: TensorDictBase) -> TensorDictBase:
+    return td.set("action", torch.zeros(*td.batch_size, 2))
+
+
+class _SelectsMixin:
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.select(*next_tensordict.keys())
+
+
+class _Selects(_SelectsMixin, _Logs):  # pyright: ignore[reportIncompatibleMethodOverride]
+    pass
+
+
+class _EndsAfterReset(Transform):
+    preserves_done = True
+
+    def __init__(self) -> None:
+        super().__init__(in_keys=["done"])
+        self.calls = 0
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        self.calls += 1
+        return value | torch.tensor(self.calls > 4)
+
+
+def test_hooks_over_tensordicts_never_get_records() -> None:
+    def group() -> Compose:
+        return Compose(RenameTransform(["observation"], [("a", "x")]), CatTensors([("a", "x")], "both"))
+
+    patched = ObservationNorm(0.0, 1.0, in_keys=["observation"])
+    patched._call = lambda td: td.select(*td.keys())  # type: ignore[method-assign]
+    for transform in (_Selects([]), group(), patched):
+        env = TransformedEnv(GymWrapper(_Observes(_BOX)), transform)
+        assert env.rollout(8, _acts_on_two, break_when_any_done=False).shape == (8,)
+
+
+def test_rows_that_are_done_after_a_reset_are_reported_over_records() -> None:
+    with pytest.raises(SpaceError, match="no row to be done after its reset"):
+        TransformedEnv(GymWrapper(_Observes(_BOX)), _EndsAfterReset()).rollout(
+            9, _acts_on_two, break_when_any_done=False
+        )
+
+
+def test_flags_of_a_reset_are_transformed_once() -> None:
+    env = TransformedEnv(GymWrapper(_Observes(_BOX)), UnsqueezeTransform(-1, in_keys=["done"], out_keys=["column"]))
+    rollout = env.rollout(8, _acts_on_two, break_when_any_done=False)
+    assert rollout["column"].shape == rollout["next", "column"].shape
+
+
+def test_a_method_set_on_an_environment_is_called_in_rollouts() -> None:
+    env: Any = GymWrapper(_Observes(_BOX))
+    calls, step_mdp = [], env.step_mdp
+    env.step_mdp = lambda td: calls.append(td) or step_mdp(td)
+    env.rollout(6, _acts_on_two, break_when_any_done=False)
+    assert len(calls) == 5

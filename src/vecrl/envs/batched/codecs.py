@@ -209,6 +209,7 @@ class GymCodec:
 
     Attributes:
         layout: the layout of observations.
+        flag_names: the names of the done flags.
     """
 
     is_lazy = False
@@ -227,7 +228,7 @@ class GymCodec:
         [self._reward_key] = reward_keys
         self._action_spec: TensorSpec = meta.full("action")[self._action_key]
         self._reward_dtype = numpy_dtype(meta.full("reward")[self._reward_key].dtype)
-        self._flag_names = [name for name in FLAGS if name in meta.full("done")]
+        self.flag_names = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(
         self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None, env_ids: Rows = None
@@ -264,7 +265,7 @@ class GymCodec:
         """Returns the entries of `root_tensordict`."""
         num_rows = len(transition.ids)
         return self.obs_entries(self.layout.split(transition.obs), num_rows) | {
-            name: torch.zeros(num_rows, 1, dtype=torch.bool) for name in self._flag_names
+            name: torch.zeros(num_rows, 1, dtype=torch.bool) for name in self.flag_names
         }
 
     def step_entries(
@@ -280,7 +281,7 @@ class GymCodec:
         entries = self.obs_entries(obs, len(reward))
         entries[self._reward_key] = torch.from_numpy(reward[:, None].astype(self._reward_dtype))
         for name, flag in zip(FLAGS, (terminated | truncated, terminated, truncated), strict=True):
-            if name in self._flag_names:
+            if name in self.flag_names:
                 entries[name] = torch.from_numpy(flag[:, None])
         return entries
 

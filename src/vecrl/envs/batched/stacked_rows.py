@@ -9,8 +9,7 @@ partial steps and states itself. This module must not know workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +21,8 @@ from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
-from ..entries.records import Record, next_root, no_flags, transformed_reset
+from ..entries.records import Record, next_root
+from ..entries.row_masks import check_not_done
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
 from .entry_layout import NEXT, Path, Space, paths_of, plain_array
@@ -53,7 +53,7 @@ def gymnasium_envs_under(envs: Sequence[EnvBase]) -> list[UnwrappedGymEnv] | Non
 
 def _transforms_rows(env: Any) -> bool:
     """Returns whether the transform of an environment can be applied to a record of several rows."""
-    return env.transform.rows_are_independent and env.transform._takes_records and env._record_keys is not None
+    return env.transform.rows_are_independent and env.transform._accepts_records and env._record_keys is not None
 
 
 class StackedRows(TensorDictRows):
@@ -151,7 +151,9 @@ class StackedRows(TensorDictRows):
         buffers = self._empty_buffers()
         failures = list(self.simulator.step(None, gym_actions, buffers, False).failures)
         entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
-        next_record = self._for_rows(self._first_env.transform._step, failures, root, Record(entries, self._size))
+        next_record = self._for_rows(
+            self._first_env.transform._step, self._all_rows, failures, root, Record(entries, self._size)
+        )
         self._root = root = next_root(self._first_env._record_keys, root, next_record)
         failed = {row for row, _ in failures}
         ok_rows = [row for row in self._all_rows if row not in failed]
@@ -180,25 +182,28 @@ class StackedRows(TensorDictRows):
         flags = np.zeros((3, count), np.bool_)
         return RowBuffers(self._layout.empty(count), [], np.zeros(count), flags, np.empty(0), np.empty(0))
 
-    def _for_rows(self, hook: Callable[..., Record], failures: Failures, *records: Record) -> Record:
-        """Returns the result of a hook of the transform; if it raises an error, of one call for each row.
+    def _for_rows(
+        self, hook: Callable[..., Record], rows: Sequence[int], failures: Failures, *records: Record
+    ) -> Record:
+        """Returns the result of a hook of the transform for records of some rows; if it raises, of a call for each.
 
         Rows for which it raises are added to the failures; their entries are undefined.
         """
         try:
             return hook(*[record.copy() for record in records])
         except ENV_EXCEPTIONS:
-            results = list(self._row_by_row(hook, failures, records))
+            results = list(self._row_by_row(hook, rows, failures, records))
         example = next((result for result in results if result is not None), records[-1])
-        rows = [example if result is None else result for result in results]
-        return Record({key: torch.cat([row[key][:1] for row in rows]) for key in example}, self._size)
+        parts = [example if result is None else result for result in results]
+        return Record({key: torch.cat([part[key][:1] for part in parts]) for key in example}, torch.Size([len(rows)]))
 
     def _row_by_row(
-        self, hook: Callable[..., Record], failures: Failures, records: Sequence[Record]
+        self, hook: Callable[..., Record], rows: Sequence[int], failures: Failures, records: Sequence[Record]
     ) -> Iterator[Record | None]:
         failed, size = {row for row, _ in failures}, torch.Size([1])
-        for row in self._all_rows:
-            parts = [Record({k: value[row : row + 1] for k, value in record.items()}, size) for record in records]
+        for position, row in enumerate(rows):
+            index = slice(position, position + 1)
+            parts = [Record({key: value[index] for key, value in record.items()}, size) for record in records]
             try:
                 yield None if row in failed else hook(*parts)
             except ENV_EXCEPTIONS as error:
@@ -207,12 +212,22 @@ class StackedRows(TensorDictRows):
 
     def _reset_rows(self, rows: Sequence[int], root: Record, notes: StepNotes) -> None:
         """Resets rows and sets their entries in the root."""
-        buffers, mask = self._empty_buffers(), torch.zeros(len(self._envs), 1, dtype=torch.bool)
+        buffers, index, size = self._empty_buffers(), list(rows), torch.Size([len(rows)])
         notes.failures.extend(self.simulator.reset(rows, None, None, buffers).failures)
-        mask[list(rows)] = True
-        first = Record(self._codec.obs_entries(buffers.obs, len(mask)) | no_flags(root), self._size)
-        hook = partial(transformed_reset, self._first_env.transform)
-        root |= self._for_rows(hook, notes.failures, first, Record({**root, "_reset": mask}, self._size))
+        old = Record({key: value[index] for key, value in root.items()}, size)
+        old["_reset"] = torch.ones(len(rows), 1, dtype=torch.bool)
+        base_flags = {flag: torch.zeros(len(rows), 1, dtype=torch.bool) for flag in self._codec.flag_names}
+        first = Record(self._codec.obs_entries([leaf[index] for leaf in buffers.obs], len(rows)) | base_flags, size)
+        positions = torch.tensor(index)
+        for key, value in self._for_rows(self._transform_reset, rows, notes.failures, first, old).items():
+            if key in root:
+                root[key] = root[key].index_copy(0, positions, value)
+
+    def _transform_reset(self, first: Record, old: Record) -> Record:
+        first = self._first_env.transform._reset(old, first)
+        if not self._first_env._allow_done_after_reset:
+            check_not_done(cast(Any, first), None, ["done"])
+        return first
 
     def _fits(self, record: Record) -> bool:
         """Returns whether the entries can be written into buffers as they are."""

@@ -13,9 +13,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from ...errors import SpaceError
 from ..fast_paths import overrides_bypassed
-from .keys import FLAGS, INPUTS, OUTPUTS
-from .row_masks import any_true, broadcast_mask
+from .keys import INPUTS, OUTPUTS
+from .row_masks import RowMasks, any_true, broadcast_mask, check_not_done
+
+_BYPASSED = frozenset(("step", "reset", "step_mdp", "maybe_reset", "step_and_maybe_reset", "_step", "_reset"))
 
 
 class Record(dict[Any, Any]):
@@ -38,8 +41,8 @@ class Record(dict[Any, Any]):
         self.batch_size, self.device = batch_size, device
 
     def set(self, key: str, value: Any) -> Self:
-        """Sets an entry and returns the record."""
-        self[key] = value if isinstance(value, Tensor) else torch.as_tensor(value, device=self.device)
+        """Sets an entry, a copy if it is no tensor, and returns the record."""
+        self[key] = value if isinstance(value, Tensor) else torch.tensor(value, device=self.device)
         return self
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -72,9 +75,11 @@ class RecordSteps(NamedTuple):
 
     Attributes:
         step: takes the root, which it does not change, and whether rows that are done may be reset in the same command.
-            Returns the result of the step, and the entries that replace it in the next root; None if no row was reset.
+            Returns the result of the step; and observations and flags of the next root, of all rows, or None if no row
+            was reset.
         reset: takes the mask of the rows to reset, `[*batch, 1]`, and the root that they are in. Returns the entries
-            that replace those of the root, valid in the rows of the mask.
+            that replace those of the root, valid in the rows of the mask at least. The root may have changed entries,
+            with transforms around these steps: only states in it may be read.
     """
 
     step: Callable[[Record, bool], tuple[Record, Record | None]]
@@ -82,11 +87,11 @@ class RecordSteps(NamedTuple):
 
 
 class RecordKeys(NamedTuple):
-    """Which entries of a step are in the next root.
+    """Which entries of a step are passed to the next root.
 
     Attributes:
-        only_in_step: those that are not: actions and rewards.
-        kept: those of a result that are; another one is if the root before the step has it.
+        only_in_step: actions and rewards, which are not.
+        kept: the entries of a result that always are. Other entries of a result are if the root has them already.
     """
 
     only_in_step: frozenset[Any]
@@ -94,12 +99,17 @@ class RecordKeys(NamedTuple):
 
 
 def record_keys(env: Any) -> RecordKeys | None:
-    """Returns which entries are in roots; None if an environment has groups, entries that are no tensors, or a GPU."""
+    """Returns which entries are in roots; None if an environment cannot be stepped over records.
+
+    It cannot with a GPU, several actions, groups, entries that are no tensors, sizes of -1, or several flags a row.
+    """
     on_cpu = env.device is None or env.device.type == "cpu"
     if not on_cpu or len(env.action_keys) != 1 or env.done_prefixes != [()]:
         return None
     leaves = [(key, env._full(name)[key]) for name in (*INPUTS, *OUTPUTS) for key in env._leaf_keys(name)]
-    if not all(type(key) is str and spec.dtype is not None for key, spec in leaves):
+    if not all(type(key) is str and spec.dtype is not None and -1 not in spec.shape for key, spec in leaves):
+        return None
+    if any(env.full_done_spec[key].shape != (*env.batch_size, 1) for key in env.done_keys):
         return None
     only_in_step = frozenset((*env.action_keys, *env._reward_keys_not_in_root))
     return RecordKeys(only_in_step, frozenset((*env.observation_keys, *env.done_keys, *env.state_keys)))
@@ -108,9 +118,12 @@ def record_keys(env: Any) -> RecordKeys | None:
 def record_steps(env: Any) -> RecordSteps | None:
     """Returns what steps an environment over records; None where the results could differ from those over TensorDicts.
 
-    They could if a subclass overrides a method that records bypass, or if types are checked.
+    They could if types are checked, or if a subclass or the environment itself overrides a method that records bypass:
+    the same that `_rollout_at_once` bypasses.
     """
-    if env.run_type_checks or overrides_bypassed(type(env), "_rollout_at_once"):  # which bypasses the same methods
+    if env.run_type_checks or overrides_bypassed(type(env), "_rollout_at_once"):
+        return None
+    if not _BYPASSED.isdisjoint(vars(env)):
         return None
     return None if env._record_keys is None else env._record_steps()
 
@@ -127,9 +140,20 @@ def next_root(keys: RecordKeys, root: Record, next_record: Record) -> Record:
 
 
 def merge_rows(mask: Tensor, new: Record, old: Mapping[str, Any]) -> Record:
-    """Returns `new`, with the entries of `old` in the rows that the mask `[*batch, 1]` does not select."""
+    """Sets the entries of `old` in the rows of `new` that the mask `[*batch, 1]` does not select, and returns `new`.
+
+    Raises:
+        SpaceError: an entry of both has another shape in `new`.
+    """
+    if mask.numel() == 1:  # the only row is selected
+        return new
     for key, value in new.items():
         if (previous := old.get(key)) is not None:
+            if value.shape != previous.shape:
+                raise SpaceError(
+                    f"Expected rows of equal shapes at {key!r}, got {tuple(value.shape)} from a reset and "
+                    f"{tuple(previous.shape)} from a step."
+                )
             rows = mask if value.ndim == mask.ndim else broadcast_mask(mask, value)
             new[key] = torch.where(rows, value, previous)
     return new
@@ -170,7 +194,8 @@ class RecordLoop:
     def takes(self, data: TensorDictBase) -> bool:
         """Returns whether a step from `data` can be over records."""
         keys = data.keys()
-        return type(data) is TensorDict and "next" not in keys and "_step" not in keys and not self._env.is_closed
+        is_plain = type(data) is TensorDict and "_step" not in keys and "_reset" not in keys
+        return is_plain and "next" not in keys and not self._env.is_closed
 
     def step(self, data: TensorDictBase, reset_done: bool) -> dict[str, Any]:
         """Returns the entries of a step from `data`, "next" included."""
@@ -185,6 +210,8 @@ class RecordLoop:
         if self.is_done:
             done, first = self.next["done"], self._first
             root |= merge_rows(done, self._steps.reset(done, root), root) if first is None else first
+            if not self._env._allow_done_after_reset and any_true(root["done"]):
+                check_not_done(root.to_tensordict(), RowMasks({(): done}, [()]), ["done"])
         return root.to_tensordict()
 
 
@@ -192,8 +219,3 @@ def record_loop(env: Any) -> RecordLoop | None:
     """Returns a loop over the steps of an environment; None if `record_steps` returns None."""
     steps = record_steps(env)
     return None if steps is None else RecordLoop(env, steps)
-
-
-def no_flags(entries: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the flags in `entries`, all False."""
-    return {flag: torch.zeros_like(entries[flag]) for flag in FLAGS if flag in entries}

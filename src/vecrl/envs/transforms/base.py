@@ -11,7 +11,7 @@ between steps, for those of observations, and for those that keep a value of eac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 
 import torch
@@ -28,8 +28,20 @@ from .spec_hooks import KINDS, accept_leaves, infer_spec
 __all__ = ["ObservationTransform", "RowStateTransform", "Transform"]
 
 
-_RECORD_HOOKS = ("_call", "_step", "_reset", "_inv_call", "inv", "_reset_env_preprocess", "_set_entries", "_tolerant")
+_RECORD_HOOKS = frozenset(
+    ("_call", "_step", "_reset", "_inv_call", "inv", "_reset_env_preprocess", "_set_entries", "_tolerant")
+)
 _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
+
+
+@cache
+def _declares_records(cls: type[Transform]) -> bool:
+    for base in cls.__mro__:
+        if "_takes_records" in vars(base):
+            return vars(base)["_takes_records"]
+        if not _RECORD_HOOKS.isdisjoint(vars(base)):
+            return False
+    return False
 
 
 def owned(specs: Composite) -> Composite:
@@ -81,9 +93,7 @@ class Transform(KeyedModule):
     """
 
     _takes_records = True
-    """Whether the hooks call only `get` and `set` of a TensorDict, for entries without groups, so that they also take a
-    `Record`. A class that overrides a hook declares it again.
-    """
+    """Whether the hooks that the class defines call only methods of a TensorDict that a `Record` has too."""
     invertible = False
     """Whether the class defines `_inv_apply_transform`, by which it changes the inputs `in_keys_inv`."""
     enable_inv_on_reset = False
@@ -100,8 +110,6 @@ class Transform(KeyedModule):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         accept_leaves(cls)
-        changes_hooks = any(name in vars(cls) for name in _RECORD_HOOKS)
-        cls._takes_records = vars(cls).get("_takes_records", cls._takes_records and not changes_hooks)
         cls.invertible = vars(cls).get("invertible", overrides(cls, Transform, "_inv_apply_transform"))
 
     def __init__(
@@ -196,6 +204,17 @@ class Transform(KeyedModule):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the input of a step in place and returns it."""
         return self._set_entries(tensordict, self._inverse_key_pairs, self._inv_apply_transform)
+
+    @property
+    def _accepts_records(self) -> bool:
+        """Whether the hooks take a `Record`: the first class that defines one declares it, and no key is in a group."""
+        is_patched = not _RECORD_HOOKS.isdisjoint(vars(self))
+        return self._has_flat_keys and not is_patched and _declares_records(type(self))
+
+    @cached_property
+    def _has_flat_keys(self) -> bool:
+        keys = [*self.in_keys, *self.out_keys, *self.in_keys_inv, *self.out_keys_inv]
+        return all(isinstance(key, str) for key in keys)
 
     @property
     def _has_inverse(self) -> bool:

@@ -182,9 +182,8 @@ class Compose(Transform):
         return all(transform.supports_rollout for transform in self)
 
     @property
-    def _takes_records(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all transforms take records."""
-        return all(transform._takes_records for transform in self)
+    def _accepts_records(self) -> bool:
+        return all(transform._accepts_records for transform in self._parts)
 
     @property
     def rows_are_independent(self) -> bool:

@@ -415,7 +415,9 @@ class TransformedEnv(EnvBase):
 
     def _record_steps(self) -> RecordSteps | None:
         transform = self.transform
-        if transform._changes_layout or not transform._takes_records or self._shown_actions:
+        if transform._changes_layout or not transform._accepts_records or self._shown_actions:
+            return None
+        if self._has_inverse and self.base_env.state_keys:  # the inputs of resets are changed
             return None
         base_steps = record_steps(self.base_env)
         if base_steps is None:

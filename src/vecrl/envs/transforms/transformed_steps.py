@@ -34,7 +34,8 @@ class TransformedSteps:
             return next_record, None
         done = next_record["done"]
         if done is not base_done and any_true(only_here := done & ~base_done):  # rows that only the transform ended
-            first |= merge_rows(only_here, self._base.reset(only_here, first), first)
+            base_root = Record({**root, **next_record, **first}, root.batch_size)
+            first |= merge_rows(only_here, self._base.reset(only_here, base_root), first)
         return next_record, self._transform_reset(done, first, {**root, **next_record})
 
     def reset(self, mask: Tensor, root: Record) -> Record:

@@ -40,7 +40,7 @@ from ....specs.convert import spec_from_gym
 from ....specs.dtypes import numpy_dtype
 from ...base import UnwrappedGymEnv
 from ...entries.keys import FLAGS
-from ...entries.records import Record, RecordSteps, no_flags
+from ...entries.records import Record, RecordSteps
 from ...entries.row_masks import RowMasks
 from ...entries.shared_entries import declares_new_tensors
 from ...env_specs import spec_cached_property
@@ -339,7 +339,7 @@ class GymWrapper(GymLikeEnv):
         return Record(self._step_entries(root), self._batch_size, self._device), None
 
     def _reset_record(self, mask: Tensor, root: Record) -> Record:
-        entries = self.read_obs(self._reset_env()[0]) | no_flags(root)
+        entries = self.read_obs(self._reset_env()[0]) | {flag: torch.zeros(1, dtype=torch.bool) for flag in FLAGS}
         return Record(entries, self._batch_size, self._device)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
