@@ -159,17 +159,6 @@ def merge_rows(mask: Tensor, new: Record, old: Mapping[str, Any]) -> Record:
     return new
 
 
-def transformed_reset(transform: Any, first: Record, root: Record) -> Record:
-    """Returns the transformed entries `first` in the rows that are reset, and those of `root` in the others.
-
-    Args:
-        transform: the transform.
-        first: the entries of a reset; it is changed.
-        root: the root that the rows are in, with the mask "_reset" `[*batch, 1]`.
-    """
-    return merge_rows(root["_reset"], transform._reset(root, first), root)
-
-
 class RecordLoop:
     """Steps an environment over records, so that only the policy gets a TensorDict.
 
@@ -197,11 +186,14 @@ class RecordLoop:
         is_plain = type(data) is TensorDict and "_step" not in keys and "_reset" not in keys
         return is_plain and "next" not in keys and not self._env.is_closed
 
-    def step(self, data: TensorDictBase, reset_done: bool) -> dict[str, Any]:
-        """Returns the entries of a step from `data`, "next" included."""
+    def step(self, data: TensorDictBase, reset_done: bool) -> None:
+        """Steps all rows from `data`."""
         self._root = Record(data.items(), self._env.batch_size, self._env.device)
         self.next, self._first = self._steps.step(self._root, reset_done)
         self.is_done = any_true(self.next["done"])
+
+    def entries(self) -> dict[str, Any]:
+        """Returns the entries of the last step, "next" included; before `next_root`, which changes them."""
         return {**self._root, "next": self.next}
 
     def next_root(self) -> TensorDict:

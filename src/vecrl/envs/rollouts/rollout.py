@@ -180,7 +180,8 @@ def _play(
         if step_index == 1:
             check_actions(env, data, action is not None)
         elif loop is not None and loop.takes(data):
-            store(loop.step(data, reset_done=stop_rule.never_stops and not is_last))
+            loop.step(data, reset_done=stop_rule.never_stops and not is_last)
+            store(loop.entries())
             if is_last or (loop.is_done and not stop_rule.never_stops):
                 return
             data = loop.next_root()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
-from ..entries.records import Record, RecordSteps, merge_rows, transformed_reset
+from ..entries.records import Record, RecordSteps, merge_rows
 from ..entries.row_masks import any_true
 from .base import Transform
 
@@ -34,8 +34,8 @@ class TransformedSteps:
             return next_record, None
         done = next_record["done"]
         if done is not base_done and any_true(only_here := done & ~base_done):  # rows that only the transform ended
-            base_root = Record({**root, **next_record, **first}, root.batch_size)
-            first |= merge_rows(only_here, self._base.reset(only_here, base_root), first)
+            reset_root = Record({**root, **next_record, **first}, root.batch_size)
+            first |= merge_rows(only_here, self._base.reset(only_here, reset_root), first)
         return next_record, self._transform_reset(done, first, {**root, **next_record})
 
     def reset(self, mask: Tensor, root: Record) -> Record:
@@ -43,4 +43,6 @@ class TransformedSteps:
         return self._transform_reset(mask, self._base.reset(mask, root), root)
 
     def _transform_reset(self, mask: Tensor, first: Record, root: Mapping[str, Any]) -> Record:
-        return transformed_reset(self._transform, first, Record({**root, "_reset": mask}, first.batch_size))
+        """Returns the transformed entries of `first` in the rows of the mask, and those of the root in the others."""
+        root = Record({**root, "_reset": mask}, first.batch_size)
+        return merge_rows(mask, cast(Any, self._transform._reset)(root, first), root)
