@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -33,3 +36,15 @@ class OnArrays:
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return self.module(torch.from_numpy(obs)).numpy()
+
+
+def play_greedily(env: Any, steps: int) -> Callable[[int], None]:
+    """Resets a vector environment, and returns a function of units that steps it `steps` times a unit by the policy."""
+    act, obs = OnArrays(), env.reset(seed=0)[0]
+
+    def run(units: int) -> None:
+        nonlocal obs
+        for _ in range(units * steps):
+            obs = env.step(act(obs))[0]
+
+    return run

@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModule
 
 from benchmarks.actions import discrete, play
 from benchmarks.implementation import RunFactory
-from benchmarks.network import Greedy, OnArrays
+from benchmarks.network import Greedy, play_greedily
 
 torch.set_num_threads(1)
 Entries = dict[str, Any]
@@ -68,15 +68,7 @@ def serial_cartpole(num_envs: int, same_step: bool = True) -> RunFactory:
 
 def vector_env(num_envs: int, steps: int) -> RunFactory:
     """The vector environment under the policy, same-step auto-reset."""
-    env, act = FlatVectorEnv(num_envs, same_step=True), OnArrays()
-    obs = env.reset(seed=0)[0]
-
-    def run(units: int) -> None:
-        nonlocal obs
-        for _ in range(units * steps):
-            obs = env.step(act(obs))[0]
-
-    yield run
+    yield play_greedily(FlatVectorEnv(num_envs, same_step=True), steps)
 
 
 def rollout_cartpole(steps: int) -> RunFactory:

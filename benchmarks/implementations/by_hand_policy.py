@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from benchmarks.implementation import RunFactory
-from benchmarks.network import OnArrays
+from benchmarks.network import OnArrays, play_greedily
 
 torch.set_num_threads(1)
 
@@ -59,13 +59,6 @@ def policy_alone(steps: int, num_envs: int) -> RunFactory:
 def gymnasium_sync(num_envs: int, steps: int) -> RunFactory:
     """gymnasium's `SyncVectorEnv` under the policy."""
     makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
-    env, act = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), OnArrays()
-    obs = env.reset(seed=0)[0]
-
-    def run(units: int) -> None:
-        nonlocal obs
-        for _ in range(units * steps):
-            obs = env.step(act(obs))[0]
-
-    yield run
+    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    yield play_greedily(env, steps)
     env.close()

@@ -8,7 +8,7 @@ import gymnasium
 import torch
 
 from benchmarks.implementation import RunFactory
-from benchmarks.network import OnArrays
+from benchmarks.network import OnArrays, play_greedily
 from vecrl.vector import RolloutWorkers, VectorEnv
 
 torch.set_num_threads(1)
@@ -18,14 +18,7 @@ def vector_env(num_envs: int, steps: int, num_workers: int = 0) -> RunFactory:
     """Steps in this process, or in `num_workers` workers that this process steps."""
     options = {"backend": "processes", "num_workers": num_workers} if num_workers else {"backend": "serial"}
     env = VectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs, autoreset_mode="same_step", **options)
-    act, obs = OnArrays(), env.reset(seed=0)[0]
-
-    def run(units: int) -> None:
-        nonlocal obs
-        for _ in range(units * steps):
-            obs = env.step(act(obs))[0]
-
-    yield run
+    yield play_greedily(env, steps)
     env.close()
 
 
