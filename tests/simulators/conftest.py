@@ -3,8 +3,9 @@
 import gc
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,16 @@ def _compiled_code() -> Iterator[None]:
     if "jax" in sys.modules and _mappings() > MOST_MAPPINGS:
         sys.modules["jax"].clear_caches()
         gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Adds the memory and the limits of the process to the report of a failed allocation."""
+    report = yield
+    if call.excinfo is not None and "bad_alloc" in str(call.excinfo.value):
+        facts = [Path("/proc", name).read_text() for name in ("self/limits", "self/status", "meminfo")]
+        report.longrepr.addsection("memory", "\n".join((f"{_mappings()} mappings", *facts)))
+    return report
 
 
 def _mappings() -> int:
