@@ -457,7 +457,7 @@ class EnvBase(Stateful, EnvSpecs):
         loop = record_loop(self)
         if loop is not None and loop.takes(tensordict):
             loop.step(tensordict, reset_done=True)
-            return tensordict.set("next", loop.next.to_tensordict()), loop.next_root()
+            return tensordict.set("next", loop.next_tensordict()), loop.next_root()
         if "_step" in tensordict.keys() or overrides_bypassed(type(self), "_step_and_reset_done"):  # noqa: SIM118
             result = self.step(tensordict)
             return result, self.maybe_reset(self.step_mdp(result))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.backends.registry import BackendName, backend_entry
@@ -27,7 +27,7 @@ from ...specs import StackedComposite
 from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..entries.keys import INPUTS, OUTPUTS, Key
-from ..entries.records import Record, RecordSteps
+from ..entries.records import Entries, RecordSteps
 from ..entries.row_masks import RowMasks, merge_into, reduce_to_rows, stack_lazily
 from ..rollouts.array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..rollouts.trajectory_buffers import ArrayBuffer, Leaves
@@ -262,26 +262,25 @@ class BatchedEnv(PoolOwner):
         is_plain = self._codec.has_entries and self.ndim == 1 and self._flag_shapes == self._env_flags
         return RecordSteps(self._step_record, self._reset_record) if is_plain else None
 
-    def _step_record(self, root: Record, reset_done: bool) -> tuple[Record, Record | None]:
+    def _step_record(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
         codec: Any = self._codec
         reset_done = reset_done and not self._seeds  # which are for the next resets by the caller
         transition = self._call_pool("step", codec.inputs(root), reset_done=reset_done)
-        next_record = Record(codec.next_entries(transition), self._batch_size, self._device)
         first = codec.root_entries(transition) if len(transition.final_rows) else None
-        return next_record, None if first is None else Record(first, self._batch_size, self._device)
+        return codec.next_entries(transition), first
 
-    def _reset_record(self, mask: Tensor, root: Record) -> Record:
+    def _reset_record(self, mask: Tensor, root: Entries) -> Entries:
         codec: Any = self._codec
         ids = mask.reshape(-1).nonzero()[:, 0]
         if isinstance(codec, GymCodec):
             transition = self._reset_gym(ids.numpy(), {})
         else:
-            data = self._reset_data(root.to_tensordict(), self.state_keys, ids.numpy())
+            data = self._reset_data(TensorDict(root, self._batch_size), self.state_keys, ids.numpy())
             transition = self._call_pool("reset", None, {"kwargs": {}, "data": data, "masked": True}, ids.numpy())
         entries = codec.root_entries(transition)
         for key, rows in entries.items():
             entries[key] = rows.new_zeros(self.num_workers, *rows.shape[1:]).index_copy_(0, ids, rows)
-        return Record(entries, self._batch_size, self._device)
+        return entries
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root

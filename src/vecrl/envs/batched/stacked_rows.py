@@ -21,7 +21,7 @@ from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
-from ..entries.records import Record, next_root
+from ..entries.records import Entries, Record, next_root
 from ..entries.row_masks import check_not_done
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
@@ -88,7 +88,7 @@ class StackedRows(TensorDictRows):
         self._layout = Layout(simulator.observation_space)
         base_meta = EnvMetaData.metadata_from_env(self._first_env.base_env, fake=False)
         self._codec = GymCodec(base_meta, keys, simulator.observation_space)
-        self._root: Record | None = None  # `[k]`: if it is not None, it replaces `roots`, which is outdated
+        self._root: Entries | None = None  # `[k]`: if it is not None, it replaces `roots`, which is outdated
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -98,7 +98,7 @@ class StackedRows(TensorDictRows):
     def root_by_row(self) -> RowData:
         """Returns `roots`, which may be changed; the root of all rows is split first."""
         if self._root is not None:
-            self.roots, self._root = dict(enumerate(self._root.to_tensordict().unbind(0))), None
+            self.roots, self._root = dict(enumerate(TensorDict(self._root, self._size).unbind(0))), None
         return self.roots
 
     def reset(
@@ -119,7 +119,7 @@ class StackedRows(TensorDictRows):
 
     # -- a step of all rows
 
-    def _stacked_root(self, actions: Sequence[Any]) -> Record | None:
+    def _stacked_root(self, actions: Sequence[Any]) -> Entries | None:
         """Returns the root `[k]` with the inputs of a step; None if rows must be stepped by themselves."""
         if not isinstance(actions, LazyRows):
             return None
@@ -135,25 +135,23 @@ class StackedRows(TensorDictRows):
             if len(keys) > 1 or not all(type(root) is TensorDict for root in roots):
                 return None
             stacked: Any = torch.stack(roots)
-            root = Record(stacked.items(), self._size)
+            root = dict(stacked.items())
         for path, key in self._inputs:
             root[key] = torch.from_numpy(values[path])
         return root
 
-    def _gym_actions(self, root: Record) -> Sequence[Any] | None:
+    def _gym_actions(self, root: Entries) -> Sequence[Any] | None:
         """Returns the actions of the gymnasium environments; None if they do not fit, which an environment reports."""
         try:
-            return list(self._codec.inputs(self._first_env.transform.inv(root)))
+            return list(self._codec.inputs(self._first_env.transform.inv(Record(root, self._size))))
         except ENV_EXCEPTIONS:
             return None
 
-    def _step_all(self, root: Record, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
+    def _step_all(self, root: Entries, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         buffers = self._empty_buffers()
         failures = list(self.simulator.step(None, gym_actions, buffers, False).failures)
         entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
-        next_record = self._for_rows(
-            self._first_env.transform._step, self._all_rows, failures, root, Record(entries, self._size)
-        )
+        next_record = self._for_rows(self._first_env.transform._step, self._all_rows, failures, root, entries)
         self._root = root = next_root(self._first_env._record_keys, root, next_record)
         failed = {row for row, _ in failures}
         ok_rows = [row for row in self._all_rows if row not in failed]
@@ -183,41 +181,41 @@ class StackedRows(TensorDictRows):
         return RowBuffers(self._layout.empty(count), [], np.zeros(count), flags, np.empty(0), np.empty(0))
 
     def _for_rows(
-        self, hook: Callable[..., Record], rows: Sequence[int], failures: Failures, *records: Record
-    ) -> Record:
-        """Returns the result of a hook of the transform for records of some rows; if it raises, of a call for each.
+        self, hook: Callable[..., Entries], rows: Sequence[int], failures: Failures, *entries: Entries
+    ) -> Entries:
+        """Returns the result of a hook of the transform for entries of some rows; if it raises, of a call for each.
 
         Rows for which it raises are added to the failures; their entries are undefined.
         """
         try:
-            return hook(*[record.copy() for record in records])
+            return hook(*[Record(part, torch.Size([len(rows)])) for part in entries])
         except ENV_EXCEPTIONS:
-            results = list(self._row_by_row(hook, rows, failures, records))
-        example = next((result for result in results if result is not None), records[-1])
+            results = list(self._row_by_row(hook, rows, failures, entries))
+        example = next((result for result in results if result is not None), entries[-1])
         parts = [example if result is None else result for result in results]
-        return Record({key: torch.cat([part[key][:1] for part in parts]) for key in example}, torch.Size([len(rows)]))
+        return {key: torch.cat([part[key][:1] for part in parts]) for key in example}
 
     def _row_by_row(
-        self, hook: Callable[..., Record], rows: Sequence[int], failures: Failures, records: Sequence[Record]
-    ) -> Iterator[Record | None]:
+        self, hook: Callable[..., Entries], rows: Sequence[int], failures: Failures, entries: Sequence[Entries]
+    ) -> Iterator[Entries | None]:
         failed, size = {row for row, _ in failures}, torch.Size([1])
         for position, row in enumerate(rows):
             index = slice(position, position + 1)
-            parts = [Record({key: value[index] for key, value in record.items()}, size) for record in records]
+            parts = [Record({key: value[index] for key, value in part.items()}, size) for part in entries]
             try:
                 yield None if row in failed else hook(*parts)
             except ENV_EXCEPTIONS as error:
                 failures.append((row, error))
                 yield None
 
-    def _reset_rows(self, rows: Sequence[int], root: Record, notes: StepNotes) -> None:
+    def _reset_rows(self, rows: Sequence[int], root: Entries, notes: StepNotes) -> None:
         """Resets rows and sets their entries in the root."""
-        buffers, index, size = self._empty_buffers(), list(rows), torch.Size([len(rows)])
+        buffers, index = self._empty_buffers(), list(rows)
         notes.failures.extend(self.simulator.reset(rows, None, None, buffers).failures)
-        old = Record({key: value[index] for key, value in root.items()}, size)
+        old = {key: value[index] for key, value in root.items()}
         old["_reset"] = torch.ones(len(rows), 1, dtype=torch.bool)
         base_flags = {flag: torch.zeros(len(rows), 1, dtype=torch.bool) for flag in self._codec.flag_names}
-        first = Record(self._codec.obs_entries([leaf[index] for leaf in buffers.obs], len(rows)) | base_flags, size)
+        first = self._codec.obs_entries([leaf[index] for leaf in buffers.obs], len(rows)) | base_flags
         positions = torch.tensor(index)
         for key, value in self._for_rows(self._transform_reset, rows, notes.failures, first, old).items():
             if key in root:
@@ -229,7 +227,7 @@ class StackedRows(TensorDictRows):
             check_not_done(cast(Any, first), None, ["done"])
         return first
 
-    def _fits(self, record: Record) -> bool:
+    def _fits(self, record: Entries) -> bool:
         """Returns whether the entries can be written into buffers as they are."""
         if self._pickled_leaf is not None:
             return False
@@ -241,7 +239,7 @@ class StackedRows(TensorDictRows):
                 return False
         return True
 
-    def _write_record(self, record: Record, leaves: Sequence[Any], rows: Sequence[int]) -> None:
+    def _write_record(self, record: Entries, leaves: Sequence[Any], rows: Sequence[int]) -> None:
         index: Any = slice(None) if len(rows) == len(self._envs) else rows
         for writer in self._writers:
             value = record.get(writer.key)
@@ -254,7 +252,7 @@ class StackedRows(TensorDictRows):
 
     def _finish_by_row(
         self,
-        next_record: Record,
+        next_record: Entries,
         ok_rows: Sequence[int],
         done_rows: Sequence[int],
         notes: StepNotes,
@@ -262,7 +260,7 @@ class StackedRows(TensorDictRows):
         reset_done: bool,
     ) -> StepNotes:
         """Completes a step of all rows as `TensorDictRows.step` does."""
-        next_td: Any = next_record.to_tensordict()
+        next_td: Any = TensorDict(dict(next_record), self._size)
         roots = self.root_by_row()
         for row, _ in notes.failures:
             self._drop_root(row)

@@ -1,12 +1,13 @@
-"""`Record`: the entries of a step as a plain dict, and `RecordSteps`, which step an environment over records.
+"""`RecordSteps` step an environment over records: the entries of a step in a plain dict by key, without groups.
 
 A TensorDict costs microseconds for each entry that is read or written. So an environment that is stepped many times,
-and the transforms around it, pass records; only a policy and a user get a TensorDict.
+and the transforms around it, pass records; only a policy and a user get a TensorDict. Hooks of transforms get a
+`Record`, a dict with the methods of a TensorDict that they call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -21,6 +22,10 @@ from .row_masks import RowMasks, any_true, broadcast_mask, check_not_done
 _BYPASSED = frozenset(("step", "reset", "step_mdp", "maybe_reset", "step_and_maybe_reset", "_step", "_reset"))
 
 
+Entries = dict[Any, Any]
+"""The entries of all rows, by key."""
+
+
 class Record(dict[Any, Any]):
     """Entries by key without groups, with the methods of a TensorDict that transforms call.
 
@@ -33,7 +38,7 @@ class Record(dict[Any, Any]):
 
     def __init__(
         self,
-        entries: Mapping[str, Any] | Iterable[tuple[Any, Any]],
+        entries: Mapping[str, Any],
         batch_size: torch.Size,
         device: torch.device | None = None,
     ):
@@ -65,10 +70,6 @@ class Record(dict[Any, Any]):
         """Returns a record of the same values."""
         return Record(self, self.batch_size, self.device)
 
-    def to_tensordict(self) -> TensorDict:
-        """Returns a TensorDict of the same values."""
-        return TensorDict(self, self.batch_size, device=self.device)
-
 
 class RecordSteps(NamedTuple):
     """Steps all rows of an environment over records.
@@ -82,8 +83,8 @@ class RecordSteps(NamedTuple):
             with transforms around these steps: only states in it may be read.
     """
 
-    step: Callable[[Record, bool], tuple[Record, Record | None]]
-    reset: Callable[[Tensor, Record], Record]
+    step: Callable[[Entries, bool], tuple[Entries, Entries | None]]
+    reset: Callable[[Tensor, Entries], Entries]
 
 
 class RecordKeys(NamedTuple):
@@ -128,7 +129,7 @@ def record_steps(env: Any) -> RecordSteps | None:
     return None if env._record_keys is None else env._record_steps()
 
 
-def next_root(keys: RecordKeys, root: Record, next_record: Record) -> Record:
+def next_root(keys: RecordKeys, root: Entries, next_record: Entries) -> Entries:
     """Returns the root after a step, as `EnvBase.step_mdp` does. Changes `root`."""
     only_in_step, kept = keys
     for key in only_in_step & root.keys():
@@ -139,7 +140,7 @@ def next_root(keys: RecordKeys, root: Record, next_record: Record) -> Record:
     return root
 
 
-def merge_rows(mask: Tensor, new: Record, old: Mapping[str, Any]) -> Record:
+def merge_rows(mask: Tensor, new: Entries, old: Entries) -> Entries:
     """Sets the entries of `old` in the rows of `new` that the mask `[*batch, 1]` does not select, and returns `new`.
 
     Raises:
@@ -175,10 +176,10 @@ class RecordLoop:
 
     def __init__(self, env: Any, steps: RecordSteps):
         self._env, self._steps = env, steps
-        self.next: Record
+        self.next: Entries
         self.is_done = False
-        self._root: Record
-        self._first: Record | None = None  # the first entries of the episodes that the last step started
+        self._root: Entries
+        self._first: Entries | None = None  # the first entries of the episodes that the last step started
 
     def takes(self, data: TensorDictBase) -> bool:
         """Returns whether a step from `data` can be over records."""
@@ -188,7 +189,7 @@ class RecordLoop:
 
     def step(self, data: TensorDictBase, reset_done: bool) -> None:
         """Steps all rows from `data`."""
-        self._root = Record(data.items(), self._env.batch_size, self._env.device)
+        self._root = dict(data.items())
         self.next, self._first = self._steps.step(self._root, reset_done)
         self.is_done = any_true(self.next["done"])
 
@@ -203,8 +204,17 @@ class RecordLoop:
             done, first = self.next["done"], self._first
             root |= merge_rows(done, self._steps.reset(done, root), root) if first is None else first
             if not self._env._allow_done_after_reset and any_true(root["done"]):
-                check_not_done(root.to_tensordict(), RowMasks({(): done}, [()]), ["done"])
-        return root.to_tensordict()
+                check_not_done(self._to_tensordict(root), RowMasks({(): done}, [()]), ["done"])
+        return self._to_tensordict(root)
+
+    def next_tensordict(self) -> TensorDict:
+        """Returns the result of the last step."""
+        return self._to_tensordict(self.next)
+
+    def _to_tensordict(self, entries: Entries) -> TensorDict:
+        if type(entries) is not dict:  # a `Record`, from which it takes longer
+            entries = dict(entries)
+        return TensorDict(entries, self._env.batch_size, device=self._env.device)
 
 
 def record_loop(env: Any) -> RecordLoop | None:

@@ -422,7 +422,7 @@ class TransformedEnv(EnvBase):
         base_steps = record_steps(self.base_env)
         if base_steps is None:
             return None
-        steps = TransformedSteps(base_steps, transform)
+        steps = TransformedSteps(base_steps, transform, self.batch_size, self.device)
         return RecordSteps(steps.step, steps.reset)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:

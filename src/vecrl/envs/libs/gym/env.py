@@ -40,7 +40,7 @@ from ....specs.convert import spec_from_gym
 from ....specs.dtypes import numpy_dtype
 from ...base import UnwrappedGymEnv
 from ...entries.keys import FLAGS
-from ...entries.records import Record, RecordSteps
+from ...entries.records import Entries, RecordSteps
 from ...entries.row_masks import RowMasks
 from ...entries.shared_entries import declares_new_tensors
 from ...env_specs import spec_cached_property
@@ -211,7 +211,7 @@ class GymWrapper(GymLikeEnv):
         """Does the same as `_step` of `GymLikeEnv` for a single environment with one action, if nothing is changed."""
         return TensorDict(self._step_entries(tensordict), self._batch_size, device=self._device)
 
-    def _step_entries(self, root: Record | TensorDictBase) -> dict[str, Any]:
+    def _step_entries(self, root: Entries | TensorDictBase) -> Entries:
         key: Any = self._action_key
         action = self.read_action(root.get(key))
         if self._vector_reward:
@@ -335,12 +335,11 @@ class GymWrapper(GymLikeEnv):
         is_plain = self._has_array_steps and self._step_is_complete and not self.state_keys
         return RecordSteps(self._step_record, self._reset_record) if is_plain else None
 
-    def _step_record(self, root: Record, reset_done: bool) -> tuple[Record, None]:
-        return Record(self._step_entries(root), self._batch_size, self._device), None
+    def _step_record(self, root: Entries, reset_done: bool) -> tuple[Entries, None]:
+        return self._step_entries(root), None
 
-    def _reset_record(self, mask: Tensor, root: Record) -> Record:
-        entries = self.read_obs(self._reset_env()[0]) | {flag: torch.zeros(1, dtype=torch.bool) for flag in FLAGS}
-        return Record(entries, self._batch_size, self._device)
+    def _reset_record(self, mask: Tensor, root: Entries) -> Entries:
+        return self.read_obs(self._reset_env()[0]) | {flag: torch.zeros(1, dtype=torch.bool) for flag in FLAGS}
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_plain = self._has_array_steps and not self.run_type_checks
