@@ -145,30 +145,64 @@ class Pool(EnvAccess):
         """
         with self._lock:
             self._check_step(reset_mask)
-            if self._inline_workers is not None:
-                return self._step_inline(self._inline_workers, actions, reset_mask, reset_done)
+            workers = self._inline_workers
+            if workers is not None:
+                elements = self.action_layout.elements(actions, self.num_envs)
+                parts = [elements[worker.rows] for worker in workers]
+                transition = self._step_inline(workers, parts, reset_mask, reset_done)
+                assert transition is not None
+                return transition
             self._send_step(actions, reset_mask, reset_done)
             return self._await_all(None)
 
+    @property
+    def _only_simulator(self) -> Simulator | None:
+        """The simulator of all environments if `_step_simulator` can be used: with one worker in the caller's thread."""
+        workers = self._inline_workers
+        if workers is None or len(workers) != 1 or workers[0].worker_spec.check_nan:
+            return None
+        return workers[0].sim
+
+    def _step_simulator(self, inputs: Any, reset_done: bool, has_results: Callable[[], bool]) -> Transition | None:
+        """Steps all environments of `_only_simulator`, which passes its results on by itself.
+
+        Args:
+            inputs: what the simulator gets as the actions.
+            reset_done: as in `step`.
+            has_results: returns whether the simulator has results to pass on.
+
+        Returns:
+            None if it has, and no environment failed; else the transition, with the rows that it has written.
+        """
+        with self._lock:
+            self._check_step(None)
+            assert self._inline_workers is not None
+            return self._step_inline(self._inline_workers, [inputs], None, reset_done, has_results)
+
     def _step_inline(
-        self, workers: Sequence[Worker], actions: Tree, reset_mask: np.ndarray | None, reset_done: bool
-    ) -> Transition:
-        """Steps all environments in the caller's thread, without a command to wait for."""
-        elements = self.action_layout.elements(actions, self.num_envs)
+        self,
+        workers: Sequence[Worker],
+        actions: Sequence[Any],
+        reset_mask: np.ndarray | None,
+        reset_done: bool,
+        has_results: Callable[[], bool] | None = None,
+    ) -> Transition | None:
+        """Steps all environments in the caller's thread, without a command to wait for; `actions` are by worker."""
         step = _INLINE_STEPS[reset_mask is not None][reset_done]
         replies: list[tuple[int, WorkerReply]] = []
         try:
             if reset_mask is not None:
                 self._buffers.reset_mask[:] = reset_mask
-            for worker in workers:
-                reply = worker.execute(step, elements[worker.rows])
+            for worker, part in zip(workers, actions, strict=True):
+                reply = worker.execute(step, part)
                 if reply is not None:
                     replies.append((worker.worker_spec.index, reply))
-            transition = self._transition_builder.full(0, replies)
+            is_passed_on = not replies and has_results is not None and has_results()
+            transition = None if is_passed_on else self._transition_builder.full(0, replies)
         except BaseException:
             self._lose_results(slice(None))
             raise
-        if not replies and self._healthy and not self._pending.calls_must_end:
+        if transition is None or (not replies and self._healthy and not self._pending.calls_must_end):
             return transition
         command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
         command.replies = replies

@@ -111,6 +111,59 @@ def test_trajectories_equal_those_of_single_rows(chain: str, alone: Any, stacked
     assert len(stacked_steps) == 60
 
 
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("options", [{}, {"break_when_any_done": False}], ids=str)
+def test_results_that_are_passed_on_equal_those_of_single_rows(
+    chain: str, options: Any, alone: Any, stacked_steps: list[Any]
+) -> None:
+    """Steps over records, whose entries the caller changes in place."""
+    make = partial(_make, *CHAINS[chain])
+    results = []
+    for env in (SerialEnv(4, make), alone(4, make)):
+        env.set_seed(3)
+        torch.manual_seed(0)
+
+        def act(td: Any, env: Any = env) -> Any:
+            td = env.rand_action(td)
+            for key in {*env.observation_keys, *env.state_keys}:
+                td[key].logical_not_() if td[key].dtype == torch.bool else td[key].add_(1)
+            return td
+
+        trajectories = [env.rollout(30, act, **options) for _ in range(2)]
+        root, steps = env.reset(), []
+        for _ in range(30):
+            step, root = env.step_and_maybe_reset(act(root))
+            steps.append(step.clone())
+            for value in step["next"].values():
+                value.zero_()
+        kept: Any = list(env._pool._only_simulator._tensordict_rows.root_by_row().values())
+        results.append([*trajectories, torch.stack(steps), torch.stack(kept).select(*env.observation_keys)])
+        assert all(rows.results is not None for rows in stacked_steps)
+    assert len(stacked_steps) == sum(result.shape[-1] for result in results[0][:2]) + 30
+    for found, expected in zip(*results, strict=True):
+        assert_same(found, expected)
+
+
+def test_a_setting_that_a_policy_changes_is_used_at_once(alone: Any) -> None:
+    """As soon as the settings of rows differ, their results are no longer passed on."""
+    rollouts = []
+    for make in (SerialEnv, alone):
+        counters = [StepCounter() for _ in range(2)]
+        envs = [TransformedEnv(GymEnv("CartPole-v1"), counter) for counter in counters]
+        batch = make(2, [lambda env=env: env for env in envs])
+        batch.set_seed(0)
+        torch.manual_seed(0)
+
+        def act(td: Any, batch: Any = batch, counters: Any = counters) -> Any:
+            if td["step_count"][0] == 3:
+                counters[1].max_steps = 5
+            return batch.rand_action(td)
+
+        rollouts.append(batch.rollout(12, act, break_when_any_done=False))
+    assert_same(*rollouts)
+    assert rollouts[0]["next", "truncated"].any()
+
+
 def test_partial_steps_and_resets_equal_those_of_single_rows(alone: Any) -> None:
     make = partial(_make, "CartPole-v1", _limited)
     batch, reference = SerialEnv(4, make), alone(4, make)
@@ -196,8 +249,9 @@ class _Fragile(gymnasium.Env[Any, Any]):
         return np.full(2, value, np.float32), 1.0, False, False, {}
 
 
+@pytest.mark.parametrize("over_records", [False, True])
 @pytest.mark.parametrize("has_nan", [False, True])
-def test_a_failure_is_that_of_its_environment(has_nan: bool, stacked_steps: list[Any]) -> None:
+def test_a_failure_is_that_of_its_environment(has_nan: bool, over_records: bool, stacked_steps: list[Any]) -> None:
     def make(at: int) -> TransformedEnv:
         return TransformedEnv(GymWrapper(_Fragile(at, has_nan)), Compose(StepCounter(), FiniteTensorDictCheck()))
 
@@ -206,8 +260,9 @@ def test_a_failure_is_that_of_its_environment(has_nan: bool, stacked_steps: list
     for _ in range(2):
         data = env.step_and_maybe_reset(env.rand_action(data))[1]
     assert len(stacked_steps) == 2
+    step = env.step_and_maybe_reset if over_records else env.step
     with pytest.raises(WorkerError, match="environment 1") as failure:
-        env.step(env.rand_action(data))
+        step(env.rand_action(data))
     assert failure.value.env_ids == (1,)
     assert failure.value.transition["step_count"][[0, 2]].tolist() == [[3], [3]]
     data = env.reset(TensorDict({"_reset": torch.tensor([[False], [True], [False]])}, [3]))

@@ -90,6 +90,11 @@ class EnvSimulator:
         self.reset = rows.reset
         self.step = rows.step
 
+    @property
+    def stacked_rows(self) -> StackedRows | None:
+        """What steps all environments with one call of their transforms, if it does."""
+        return self._tensordict_rows if isinstance(self._tensordict_rows, StackedRows) else None
+
     def _make_tensordict_rows(self) -> TensorDictRows:
         arguments = self.envs, self._start, self.observation_space, self.action_space, self._graphs
         unwrapped = None if self._unwrapped else gymnasium_envs_under(self.envs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,10 +36,11 @@ from .autograd_graphs import Graphs
 from .codecs import GymCodec, TensorDictCodec
 from .entry_layout import is_tensordict_layout, stack_full_specs
 from .env_factories import Kwargs
-from .env_simulator import resolve_spaces, same_metadata
+from .env_simulator import EnvSimulator, resolve_spaces, same_metadata
 from .metadata import EnvMetaData
 from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_rows, zero_specs
 from .pool_owner import PoolOwner
+from .stacked_rows import StackedRows
 from .tensordict_rows import RowData
 
 EnvFn = Callable[..., EnvBase]
@@ -260,12 +261,29 @@ class BatchedEnv(PoolOwner):
 
     def _record_steps(self) -> RecordSteps | None:
         is_plain = self._codec.has_entries and self.ndim == 1 and self._flag_shapes == self._env_flags
-        return RecordSteps(self._step_record, self._reset_record) if is_plain else None
+        if not is_plain:
+            return None
+        simulator = None if self._pool is None else self._pool._only_simulator
+        rows = simulator.stacked_rows if isinstance(simulator, EnvSimulator) else None
+        step = self._step_record if rows is None else partial(self._step_stacked, rows)
+        return RecordSteps(step, self._reset_record)
+
+    def _step_stacked(self, rows: StackedRows, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
+        """Steps all environments as `_step_record`, without encoding what stays in this thread."""
+        inputs = rows.prepare(root)
+        if inputs is None:
+            return self._step_record(root, reset_done)
+        reset_done = reset_done and not self._seeds
+        transition = self._call_pool("_step_simulator", inputs, reset_done, rows.has_results)
+        return self._entries(transition) if rows.results is None else rows.results
 
     def _step_record(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
-        codec: Any = self._codec
         reset_done = reset_done and not self._seeds  # which are for the next resets by the caller
-        transition = self._call_pool("step", codec.inputs(root), reset_done=reset_done)
+        return self._entries(self._call_pool("step", self._codec.inputs(cast(Any, root)), reset_done=reset_done))
+
+    def _entries(self, transition: Transition) -> tuple[Entries, Entries | None]:
+        """Returns the entries of the result of a step, and those of the next root, None if no row was reset."""
+        codec: Any = self._codec
         first = codec.root_entries(transition) if len(transition.final_rows) else None
         return codec.next_entries(transition), first
 

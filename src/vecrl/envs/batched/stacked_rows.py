@@ -9,7 +9,7 @@ partial steps and states itself. This module must not know workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ...engine.simulator import RowBuffers, StepNotes
 from ...engine.space_layout import Layout, LazyRows
 from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
 from ...specs import TensorSpec
+from ...specs.dtypes import torch_dtype
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
 from ..entries.records import Entries, Record, next_root
 from ..entries.row_masks import check_not_done
@@ -56,6 +57,18 @@ def _transforms_rows(env: Any) -> bool:
     return env.transform.rows_are_independent and env.transform._accepts_records and env._record_keys is not None
 
 
+class Prepared(NamedTuple):
+    """Inputs of a step of all rows.
+
+    Attributes:
+        root: the root `[k]` with the inputs.
+        gym_actions: the actions of the gymnasium environments, by row.
+    """
+
+    root: Entries
+    gym_actions: Sequence[Any]
+
+
 class StackedRows(TensorDictRows):
     """Gives the results of `TensorDictRows`; a step of all rows calls the transforms once.
 
@@ -68,6 +81,8 @@ class StackedRows(TensorDictRows):
 
     Attributes:
         simulator: the argument.
+        results: of the last step, if its inputs were `prepare`d: the results of all rows, and their next roots, which
+            are None if no row was reset.
     """
 
     def __init__(
@@ -88,12 +103,51 @@ class StackedRows(TensorDictRows):
         self._layout = Layout(simulator.observation_space)
         base_meta = EnvMetaData.metadata_from_env(self._first_env.base_env, fake=False)
         self._codec = GymCodec(base_meta, keys, simulator.observation_space)
+        self.results: tuple[Entries, Entries | None] | None = None
+        boxes: Any = inputs
+        self._input_formats = [
+            (key, torch.Size((len(envs), *boxes[path].shape)), torch_dtype(boxes[path].dtype))
+            for path, key in self._inputs
+        ]
         self._root: Entries | None = None  # `[k]`: if it is not None, it replaces `roots`, which is outdated
         self.settings_changed()
 
     def settings_changed(self) -> None:
         self._settings = SettingsComparison(self._envs)
         self._base_envs: list[Any] = [env.base_env for env in self._envs]
+
+    # -- steps over records, for a caller in the same thread
+
+    def prepare(self, record: Entries) -> Prepared | None:
+        """Returns the inputs of a step of all rows, to be given to `step` instead of actions; None if they do not fit.
+
+        `step` then passes the results on in `results`, without writing them, unless an environment fails or its
+        results do not fit.
+        """
+        if self._pickled_leaf is not None or self._first_env.is_closed:
+            return None
+        inputs: Entries = {}
+        for key, shape, dtype in self._input_formats:
+            value = record.get(key)
+            if value is None or value.shape != shape or value.dtype != dtype or value.requires_grad:
+                return None
+            inputs[key] = value
+        root = self._root_with(inputs)
+        gym_actions = None if root is None else self._gym_actions(root)
+        return None if root is None or gym_actions is None else Prepared(root, gym_actions)
+
+    def has_results(self) -> bool:
+        """Whether the last step has results to pass on."""
+        return self.results is not None
+
+    def _copies(self, entries: Entries) -> Entries:
+        """Returns copies of the entries that the specs name. Rows keep the originals for the next step."""
+        keys = [writer.key for writer in self._writers if writer.key in entries]
+        values = [entries[key] for key in keys]
+        return {
+            key: (value.detach() if value.requires_grad else value).clone()
+            for key, value in zip(keys, values, strict=True)
+        }
 
     def root_by_row(self) -> RowData:
         """Returns `roots`, which may be changed; the root of all rows is split first."""
@@ -110,6 +164,9 @@ class StackedRows(TensorDictRows):
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Steps environments, as `TensorDictRows.step`; all of them together if possible."""
+        self.results = None
+        if isinstance(actions, Prepared):
+            return self._step_all(*actions, out, reset_done, True)
         root = None if rows is not None or self._first_env.is_closed else self._stacked_root(actions)
         gym_actions = None if root is None else self._gym_actions(root)
         if root is not None and gym_actions is not None:
@@ -123,10 +180,15 @@ class StackedRows(TensorDictRows):
         """Returns the root `[k]` with the inputs of a step; None if rows must be stepped by themselves."""
         if not isinstance(actions, LazyRows):
             return None
-        has_graphs = self._graphs is not None and bool(self._graphs.inputs or self._graphs.obs)
         values: dict[Path, Any] = dict(zip(self._input_paths, actions.leaves, strict=True))
-        writes_next = self._has_next_inputs and values[NEXT].any()
-        if has_graphs or writes_next or not self._settings.are_equal():
+        if self._has_next_inputs and values[NEXT].any():
+            return None
+        return self._root_with({key: torch.from_numpy(values[path]) for path, key in self._inputs})
+
+    def _root_with(self, inputs: Entries) -> Entries | None:
+        """Returns the root `[k]` with these inputs; None if rows must be stepped by themselves."""
+        has_graphs = self._graphs is not None and bool(self._graphs.inputs or self._graphs.obs)
+        if has_graphs or not self._settings.are_equal():
             return None
         root = self._root
         if root is None:
@@ -136,9 +198,7 @@ class StackedRows(TensorDictRows):
                 return None
             stacked: Any = torch.stack(roots)
             root = dict(stacked.items())
-        for path, key in self._inputs:
-            root[key] = torch.from_numpy(values[path])
-        return root
+        return root | inputs
 
     def _gym_actions(self, root: Entries) -> Sequence[Any] | None:
         """Returns the actions of the gymnasium environments; None if they do not fit, which an environment reports."""
@@ -147,27 +207,36 @@ class StackedRows(TensorDictRows):
         except ENV_EXCEPTIONS:
             return None
 
-    def _step_all(self, root: Entries, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
+    def _step_all(
+        self, root: Entries, gym_actions: Sequence[Any], out: RowBuffers, reset_done: bool, pass_on: bool = False
+    ) -> StepNotes:
         buffers = self._empty_buffers()
         failures = list(self.simulator.step(None, gym_actions, buffers, False).failures)
         entries = self._codec.step_entries(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated)
         next_record = self._for_rows(self._first_env.transform._step, self._all_rows, failures, root, entries)
         self._root = root = next_root(self._first_env._record_keys, root, next_record)
-        failed = {row for row, _ in failures}
-        ok_rows = [row for row in self._all_rows if row not in failed]
-        done = next_record["done"].reshape(-1)
-        done_rows = [row for row in done.nonzero()[:, 0].tolist() if row not in failed]
+        ok_rows: Sequence[int] = self._all_rows
+        done_rows: list[int] = next_record["done"].reshape(-1).nonzero()[:, 0].tolist()
+        if failures:
+            failed = {row for row, _ in failures}
+            ok_rows = [row for row in ok_rows if row not in failed]
+            done_rows = [row for row in done_rows if row not in failed]
         notes = StepNotes()
         notes.failures = failures
         if not self._fits(next_record) or any(env._seed is not None for env in self._base_envs):
             return self._finish_by_row(next_record, ok_rows, done_rows, notes, out, reset_done)
-        self._write_record(next_record, out.obs, ok_rows)
-        if reset_done and done_rows:
-            self._write_record(next_record, out.final_obs, done_rows)
-            self._reset_rows(done_rows, root, notes)
+        ended_rows = done_rows if reset_done else []
+        if ended_rows:
+            self._reset_rows(ended_rows, root, notes)
             failed = {row for row, _ in notes.failures}
             done_rows = [row for row in done_rows if row not in failed]
-            self._write_record(root, out.obs, done_rows)
+        if pass_on and not notes.failures:
+            self.results = self._copies(next_record), self._copies(root) if ended_rows else None
+        else:
+            self._write_record(next_record, out.obs, ok_rows)
+            if ended_rows:
+                self._write_record(next_record, out.final_obs, ended_rows)
+                self._write_record(root, out.obs, done_rows)
         notes.done_rows = done_rows
         out.terminated[done_rows] = True
         for row, _ in failures:
@@ -212,11 +281,11 @@ class StackedRows(TensorDictRows):
         """Resets rows and sets their entries in the root."""
         buffers, index = self._empty_buffers(), list(rows)
         notes.failures.extend(self.simulator.reset(rows, None, None, buffers).failures)
-        old = {key: value[index] for key, value in root.items()}
+        positions = torch.tensor(index)
+        old = {key: value.index_select(0, positions) for key, value in root.items()}
         old["_reset"] = torch.ones(len(rows), 1, dtype=torch.bool)
         base_flags = {flag: torch.zeros(len(rows), 1, dtype=torch.bool) for flag in self._codec.flag_names}
         first = self._codec.obs_entries([leaf[index] for leaf in buffers.obs], len(rows)) | base_flags
-        positions = torch.tensor(index)
         for key, value in self._for_rows(self._transform_reset, rows, notes.failures, first, old).items():
             if key in root:
                 root[key] = root[key].index_copy(0, positions, value)
