@@ -157,7 +157,7 @@ class Pool(EnvAccess):
 
     @property
     def _only_simulator(self) -> Simulator | None:
-        """The simulator of all environments if `_step_simulator` can be used: with one worker in the caller's thread."""
+        """The simulator of all environments, if there is one and `_step_simulator` can step it in this thread."""
         workers = self._inline_workers
         if workers is None or len(workers) != 1 or workers[0].worker_spec.check_nan:
             return None

@@ -19,6 +19,7 @@ from ..fast_paths import overrides_bypassed
 from .keys import INPUTS, OUTPUTS
 from .row_masks import RowMasks, any_true, broadcast_mask, check_not_done
 
+_NOT_IN_ROOTS = "_step", "_reset", "next"
 _BYPASSED = frozenset(("step", "reset", "step_mdp", "maybe_reset", "step_and_maybe_reset", "_step", "_reset"))
 
 
@@ -181,15 +182,15 @@ class RecordLoop:
         self._root: Entries
         self._first: Entries | None = None  # the first entries of the episodes that the last step started
 
-    def takes(self, data: TensorDictBase) -> bool:
-        """Returns whether a step from `data` can be over records."""
-        keys = data.keys()
-        is_plain = type(data) is TensorDict and "_step" not in keys and "_reset" not in keys
-        return is_plain and "next" not in keys and not self._env.is_closed
-
-    def step(self, data: TensorDictBase, reset_done: bool) -> None:
-        """Steps all rows from `data`."""
+    def take(self, data: TensorDictBase) -> bool:
+        """Takes the root of the next step, and returns True; returns False if a step from it cannot be over records."""
+        if type(data) is not TensorDict or self._env.is_closed:
+            return False
         self._root = dict(data.items())
+        return self._root.keys().isdisjoint(_NOT_IN_ROOTS)
+
+    def step(self, reset_done: bool) -> None:
+        """Steps all rows."""
         self.next, self._first = self._steps.step(self._root, reset_done)
         self.is_done = any_true(self.next["done"])
 

@@ -23,13 +23,14 @@ class TransformedSteps:
 
     def __init__(self, base: RecordSteps, transform: Transform, batch_size: torch.Size, device: torch.device | None):
         self._base, self._transform = base, transform
+        self._has_inverse = transform._has_inverse
         self._batch_size, self._device = batch_size, device
 
     def step(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
         """Steps all rows, see `RecordSteps`."""
         transform: Any = self._transform
         root = self._record(root)
-        base_root = transform.inv(root) if transform._has_inverse else root
+        base_root = transform.inv(root) if self._has_inverse else root
         base_next, first = self._base.step(base_root, reset_done and transform.preserves_done)
         base_done = base_next["done"]
         next_record = transform._step(root, self._record(base_next))
