@@ -328,27 +328,21 @@ class StackedRows(TensorDictRows):
         out: RowBuffers,
         reset_done: bool,
     ) -> StepNotes:
-        """Completes a step of all rows as `TensorDictRows.step` does."""
+        """Resets each row that is done, and writes the entries of the step."""
         next_td: Any = TensorDict(dict(next_record), self._size)
         roots = self.root_by_row()
         for row, _ in notes.failures:
             self._drop_root(row)
-        results = RowData({row: next_td[row] for row in ok_rows})
-        self._write(results, out, notes)
-        done = RowData({row: results[row] for row in done_rows if row in results})
-        if reset_done and done:
-            self._write(done, out, notes, final=True)
-            new_roots = RowData()
-            for row in done:
-                try:
-                    roots[row] = new_roots[row] = self._envs[row].maybe_reset(roots[row])
-                except ENV_EXCEPTIONS as error:
-                    self._record_failure(row, error, notes)
-            self._write(new_roots, out, notes, is_root=True)
-            done = new_roots
-        notes.done_rows = list(done)
-        out.terminated[notes.done_rows] = True
-        return notes
+        results, finals, new_roots = RowData({row: next_td[row] for row in ok_rows}), RowData(), RowData()
+        for row in done_rows if reset_done else ():
+            result = results.pop(row)
+            try:
+                roots[row] = new_roots[row] = self._envs[row].maybe_reset(roots[row])
+            except ENV_EXCEPTIONS as error:
+                self._record_failure(row, error, notes)
+            else:
+                finals[row] = result
+        return self._write_step(results, finals, new_roots, done_rows, out, notes)
 
 
 class SettingsComparison:

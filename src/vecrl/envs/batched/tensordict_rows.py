@@ -143,6 +143,25 @@ class TensorDictRows:
                 finals[row], new_roots[row] = next_td, root
             else:
                 results[row] = next_td
+        return self._write_step(results, finals, new_roots, done_rows, out, notes)
+
+    def _write_step(
+        self,
+        results: RowData,
+        finals: RowData,
+        new_roots: RowData,
+        done_rows: Sequence[int],
+        out: RowBuffers,
+        notes: StepNotes,
+    ) -> StepNotes:
+        """Writes the entries of a step, and returns the notes with the rows that are done.
+
+        Args:
+            results: the results of rows that were not reset.
+            finals, new_roots: the results of the rows that were reset, and their next roots.
+            done_rows: the rows in which an episode ended.
+            out, notes: as in `_write`.
+        """
         self._write(results, out, notes)
         if finals:
             self._write(finals, out, notes, final=True)
