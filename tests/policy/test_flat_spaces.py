@@ -1,5 +1,7 @@
 """Rows of numbers for observations and actions of every space."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,12 @@ def test_observations_outside_of_their_space_are_an_error(space, value):
     leaf = np.array([[value]]) if isinstance(space, MultiDiscrete) else np.array([value])
     with pytest.raises(OutOfSpecError, match=r"Expected observations in .*\(.*3.*\), got others \(.*\)\. Return"):
         FlatObservations(space)({"n": leaf} if isinstance(space, Dict) else leaf)
+
+
+@pytest.mark.parametrize("value", [[2, 0], [0, -1], [0, 3], [-1, 0]])
+def test_indices_in_the_columns_of_another_element_are_an_error(value):
+    with pytest.raises(OutOfSpecError, match=rf"got others \(for example {re.escape(str(value))}\)"):
+        FlatObservations(MultiDiscrete([2, 3]))(np.array([[1, 2], value]))
 
 
 def test_multi_discrete_observations_start_anywhere():

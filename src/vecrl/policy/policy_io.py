@@ -360,10 +360,8 @@ def _observation_leaf(root: AnySpace, leaf: Leaf) -> ObservationLeaf:
             int(space.n), partial(_one_hot, start=int(space.start), length=int(space.n)), _kind(space)
         )
     if isinstance(space, MultiDiscrete):
-        counts = space.nvec.ravel()
-        offsets = torch.from_numpy(np.cumsum(counts) - counts - np.asarray(space.start).ravel())
-        length = int(counts.sum())
-        return ObservationLeaf(length, partial(_several_one_hot, offsets=offsets, length=length), _kind(space))
+        counts, starts = torch.from_numpy(space.nvec.ravel()), torch.from_numpy(np.asarray(space.start).ravel())
+        return ObservationLeaf(int(counts.sum()), partial(_several_one_hot, starts=starts, counts=counts), _kind(space))
     length, is_nested = math.prod(leaf.shape), leaf.path != ()
     if is_nested and leaf.dtype == np.uint8 and len(leaf.shape) >= IMAGE_NDIM:
         return ObservationLeaf(length, partial(_scaled, length=length), f"{_kind(space)} / 255")
@@ -384,9 +382,14 @@ def _one_hot(values: Tensor, start: int, length: int) -> Tensor:
     return F.one_hot(values.long() - start, length).float()
 
 
-def _several_one_hot(values: Tensor, offsets: Tensor, length: int) -> Tensor:
-    positions = values.reshape(len(values), len(offsets)).long() + offsets.to(values.device)
-    return torch.zeros(len(values), length, device=values.device).scatter_(1, positions, 1.0)
+def _several_one_hot(values: Tensor, starts: Tensor, counts: Tensor) -> Tensor:
+    starts, counts = starts.to(values.device), counts.to(values.device)
+    indices = values.reshape(len(values), len(counts)).long() - starts
+    is_wrong = ((indices < 0) | (indices >= counts)).any(1)
+    if is_wrong.any():  # the columns of such an index may be those of another element
+        raise RuntimeError(f"for example {values[is_wrong][0].tolist()}")
+    positions = indices + counts.cumsum(0) - counts
+    return torch.zeros(len(values), int(counts.sum()), device=values.device).scatter_(1, positions, 1.0)
 
 
 def _subspace(space: AnySpace, leaf: Leaf) -> AnySpace:
