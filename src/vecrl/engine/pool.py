@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from .transition import Transition
 from .worker import Command, Op, Worker, WorkerReply
 
 _INLINE_STEPS = [[Command(Op.STEP, reset_done=d, masked=m) for d in (False, True)] for m in (False, True)]
+_Result = TypeVar("_Result", Transition, Transition | None)
 ExtraOf = Callable[[np.ndarray], object]
 """Returns the `extra` of the command to one worker, from the positions of its environments among all of the command."""
 
@@ -164,15 +165,15 @@ class Pool(EnvAccess):
         return workers[0].sim
 
     def _step_simulator(self, inputs: Any, reset_done: bool, has_results: Callable[[], bool]) -> Transition | None:
-        """Steps all environments of `_only_simulator`, which passes its results on by itself.
+        """Steps all environments of `_only_simulator`, whose results need not go through the buffers.
 
         Args:
             inputs: what the simulator gets as the actions.
             reset_done: as in `step`.
-            has_results: returns whether the simulator has results to pass on.
+            has_results: returns whether the simulator has kept the results.
 
         Returns:
-            None if it has, and no environment failed; else the transition, with the rows that it has written.
+            The transition; None if the simulator has kept the results.
         """
         with self._lock:
             self._check_step(None)
@@ -197,12 +198,12 @@ class Pool(EnvAccess):
                 reply = worker.execute(step, part)
                 if reply is not None:
                     replies.append((worker.worker_spec.index, reply))
-            is_passed_on = not replies and has_results is not None and has_results()
-            transition = None if is_passed_on else self._transition_builder.full(0, replies)
+            are_kept = not replies and has_results is not None and has_results()
+            transition = None if are_kept else self._transition_builder.full(0, replies)
         except BaseException:
             self._lose_results(slice(None))
             raise
-        if transition is None or (not replies and self._healthy and not self._pending.calls_must_end):
+        if not replies and self._healthy and not self._pending.calls_must_end:
             return transition
         command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
         command.replies = replies
@@ -213,7 +214,7 @@ class Pool(EnvAccess):
         self._env_index.failed[ids] = True
         self._healthy = False
 
-    def _end_inline(self, command: PendingCommand, transition: Transition) -> Transition:
+    def _end_inline(self, command: PendingCommand, transition: _Result) -> _Result:
         """Records which environments failed and returns the transition."""
         failures = command.failures
         self._mark_completed(command, failures)

@@ -455,7 +455,7 @@ class EnvBase(Stateful, EnvSpecs):
             self._check_open()
         self._check_batch(tensordict)
         loop = record_loop(self)
-        if loop is not None and loop.take(tensordict):
+        if loop is not None and loop.set_root(tensordict):
             loop.step(reset_done=True)
             return tensordict.set("next", loop.next_tensordict()), loop.next_root()
         if "_step" in tensordict.keys() or overrides_bypassed(type(self), "_step_and_reset_done"):  # noqa: SIM118

@@ -1,7 +1,10 @@
 """Transforms of all environments of a worker are applied in one call, with the results of one call for each."""
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import gymnasium
@@ -21,6 +24,7 @@ from vecrl.envs.transforms import (
     FiniteTensorDictCheck,
     InitTracker,
     ObservationNorm,
+    PermuteTransform,
     RenameTransform,
     RewardClipping,
     RewardScaling,
@@ -30,7 +34,7 @@ from vecrl.envs.transforms import (
     TransformedEnv,
     UnsqueezeTransform,
 )
-from vecrl.errors import WorkerError
+from vecrl.errors import ClosedError, SpaceError, WorkerError
 
 Make = Callable[[], TransformedEnv]
 
@@ -162,6 +166,86 @@ def test_a_setting_that_a_policy_changes_is_used_at_once(alone: Any) -> None:
         rollouts.append(batch.rollout(12, act, break_when_any_done=False))
     assert_same(*rollouts)
     assert rollouts[0]["next", "truncated"].any()
+
+
+@pytest.mark.parametrize("missing", ["action", "step_count"])
+def test_a_missing_input_is_named(missing: str) -> None:
+    env = SerialEnv(2, partial(_make, "CartPole-v1", _trackers))
+    data = env.rand_action(env.reset()).exclude(missing)
+    with pytest.raises(SpaceError, match=f"Expected '{missing}' among the inputs of a step, got .*'observation'"):
+        env.step_and_maybe_reset(data)
+
+
+def test_a_batch_that_a_policy_closes_and_opens_again_is_stepped(alone: Any) -> None:
+    """Its environments are the same objects."""
+    rollouts = []
+    for make in (SerialEnv, alone):
+        envs = [_make("CartPole-v1", _trackers) for _ in range(2)]
+        batch = make(2, [lambda env=env: env for env in envs])
+        calls = iter(range(9))
+
+        def act(td: Any, batch: Any = batch, calls: Any = calls) -> Any:
+            if next(calls) == 4:
+                batch.close()
+                batch.set_seed(5)
+                td.update(batch.reset())
+            return batch.rand_action(td)
+
+        batch.set_seed(0)
+        torch.manual_seed(0)
+        rollouts.append(batch.rollout(8, act, break_when_any_done=False))
+    assert_same(*rollouts)
+
+
+def test_threads_get_the_results_of_their_own_steps() -> None:
+    env = SerialEnv(2, lambda: TransformedEnv(GymWrapper(_Fragile(at=-1)), StepCounter()))
+    root = env.reset()
+    counts, interval = [], sys.getswitchinterval()
+
+    def play() -> None:
+        data = root.clone()
+        for _ in range(200):
+            data = env.step_and_maybe_reset(data.set("action", torch.tensor([[1, 0], [1, 0]])))[1]
+            counts.append(data["observation"][0, 0].item())
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            for future in [threads.submit(play) for _ in range(3)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(counts) == [*range(1, 601)]
+
+
+def test_a_step_in_which_another_thread_closes_the_batch_raises() -> None:
+    class Closes(_Fragile):
+        def step(self, action: Any) -> Any:
+            if self._steps == 2:
+                thread = Thread(target=env.close)
+                thread.start()
+                thread.join(0.2)
+                assert thread.is_alive()
+            return super().step(action)
+
+    env = SerialEnv(2, lambda: TransformedEnv(GymWrapper(Closes(at=-1)), StepCounter()))
+    data = env.reset()
+    for _ in range(2):
+        data = env.step_and_maybe_reset(env.rand_action(data))[1]
+    with pytest.raises(ClosedError):
+        env.step_and_maybe_reset(env.rand_action(data))
+
+
+def test_results_are_contiguous() -> None:
+    def swap() -> Compose:
+        return Compose(
+            UnsqueezeTransform(-1, in_keys=["observation"]), PermuteTransform((-1, -2), in_keys=["observation"])
+        )
+
+    env = SerialEnv(2, partial(_make, "Pendulum-v1", swap))
+    step, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    assert step["next", "observation"].is_contiguous()
+    assert root["observation"].is_contiguous()
 
 
 def test_partial_steps_and_resets_equal_those_of_single_rows(alone: Any) -> None:

@@ -21,6 +21,7 @@ from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ...specs.dtypes import cast_exactly, is_integral, numpy_dtype, torch_dtype
 from ..entries.keys import FLAGS, OUTPUTS, Key, key_path, sorted_keys
+from ..entries.records import Entries
 from ..entries.row_masks import stack_lazily
 from .autograd_graphs import Graphs
 from .entry_layout import (
@@ -376,10 +377,11 @@ def _same_memory_layout(spec: TensorSpec, leaf: Leaf) -> bool:
     return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
 
 
-def _input_error(value: Tensor | None, shape: torch.Size, key: Key, data: TensorDictBase) -> SpaceError:
+def _input_error(value: Tensor | None, shape: torch.Size, key: Key, data: TensorDictBase | Entries) -> SpaceError:
     """Returns the error for an input that is missing, or in which not every row has the shape `shape`."""
     if value is None:
-        return SpaceError(f"Expected {key!r} among the inputs of a step, got {sorted_keys(data)}. Add this entry.")
+        keys = sorted(data) if isinstance(data, dict) else sorted_keys(data)
+        return SpaceError(f"Expected {key!r} among the inputs of a step, got {keys}. Add this entry.")
     return SpaceError(
         f"Expected shape {(len(value), *shape)} at {key!r} (environments first), got {tuple(value.shape)}."
     )

@@ -263,19 +263,20 @@ class BatchedEnv(PoolOwner):
         is_plain = self._codec.has_entries and self.ndim == 1 and self._flag_shapes == self._env_flags
         if not is_plain:
             return None
-        simulator = None if self._pool is None else self._pool._only_simulator
-        rows = simulator.stacked_rows if isinstance(simulator, EnvSimulator) else None
-        step = self._step_record if rows is None else partial(self._step_stacked, rows)
-        return RecordSteps(step, self._reset_record)
+        has_rows = self._pool is not None and _stacked_rows(self._pool) is not None
+        return RecordSteps(self._step_stacked if has_rows else self._step_record, self._reset_record)
 
-    def _step_stacked(self, rows: StackedRows, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
+    def _step_stacked(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
         """Steps all environments as `_step_record`, without encoding what stays in this thread."""
-        inputs = rows.prepare(root)
-        if inputs is None:
-            return self._step_record(root, reset_done)
-        reset_done = reset_done and not self._seeds
-        transition = self._call_pool("_step_simulator", inputs, reset_done, rows.has_results)
-        return self._entries(transition) if rows.results is None else rows.results
+        pool = self._require_pool()
+        with pool._lock:
+            rows = _stacked_rows(pool)  # those of this pool: a policy may have closed and opened the environment
+            inputs = None if rows is None else rows.prepare(root)
+            if rows is None or inputs is None:
+                return self._step_record(root, reset_done)
+            reset_done = reset_done and not self._seeds
+            transition = self._call_pool("_step_simulator", inputs, reset_done, rows.has_results)
+            return self._entries(transition) if rows.results is None else rows.results
 
     def _step_record(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
         reset_done = reset_done and not self._seeds  # which are for the next resets by the caller
@@ -417,6 +418,12 @@ class _PoolArrays:
             for column, final in zip(out.next_obs, self._split(transition.final_obs), strict=True):
                 column[t, rows] = final
         return True
+
+
+def _stacked_rows(pool: Pool) -> StackedRows | None:
+    """Returns the rows that step all environments of a pool in this thread; None if there are none."""
+    simulator = pool._only_simulator
+    return simulator.stacked_rows if isinstance(simulator, EnvSimulator) else None
 
 
 class SerialEnv(BatchedEnv):

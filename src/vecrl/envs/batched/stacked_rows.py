@@ -81,8 +81,8 @@ class StackedRows(TensorDictRows):
 
     Attributes:
         simulator: the argument.
-        results: of the last step, if its inputs were `prepare`d: the results of all rows, and their next roots, which
-            are None if no row was reset.
+        results: the results of the last step, and the next roots (None if no row was reset), of all rows; None if it
+            wrote them into the buffers.
     """
 
     def __init__(
@@ -119,10 +119,9 @@ class StackedRows(TensorDictRows):
     # -- steps over records, for a caller in the same thread
 
     def prepare(self, record: Entries) -> Prepared | None:
-        """Returns the inputs of a step of all rows, to be given to `step` instead of actions; None if they do not fit.
+        """Returns the inputs for `step`, instead of actions; None if rows must be stepped by themselves.
 
-        `step` then passes the results on in `results`, without writing them, unless an environment fails or its
-        results do not fit.
+        After `step` with them, `results` has the results, unless an environment failed or they do not fit the specs.
         """
         if self._pickled_leaf is not None or self._first_env.is_closed:
             return None
@@ -140,12 +139,12 @@ class StackedRows(TensorDictRows):
         """Whether the last step has results to pass on."""
         return self.results is not None
 
-    def _copies(self, entries: Entries) -> Entries:
-        """Returns copies of the entries that the specs name. Rows keep the originals for the next step."""
+    def _copy_for_caller(self, entries: Entries) -> Entries:
+        """Returns copies of the entries that the specs name. `_root` keeps the originals for the next step."""
         keys = [writer.key for writer in self._writers if writer.key in entries]
         values = [entries[key] for key in keys]
         return {
-            key: (value.detach() if value.requires_grad else value).clone()
+            key: (value.detach() if value.requires_grad else value).clone(memory_format=torch.contiguous_format)
             for key, value in zip(keys, values, strict=True)
         }
 
@@ -231,7 +230,7 @@ class StackedRows(TensorDictRows):
             failed = {row for row, _ in notes.failures}
             done_rows = [row for row in done_rows if row not in failed]
         if pass_on and not notes.failures:
-            self.results = self._copies(next_record), self._copies(root) if ended_rows else None
+            self.results = self._copy_for_caller(next_record), self._copy_for_caller(root) if ended_rows else None
         else:
             self._write_record(next_record, out.obs, ok_rows)
             if ended_rows:

@@ -182,8 +182,8 @@ class RecordLoop:
         self._root: Entries
         self._first: Entries | None = None  # the first entries of the episodes that the last step started
 
-    def take(self, data: TensorDictBase) -> bool:
-        """Takes the root of the next step, and returns True; returns False if a step from it cannot be over records."""
+    def set_root(self, data: TensorDictBase) -> bool:
+        """Sets the root of the next step. Returns whether this step can be over records."""
         if type(data) is not TensorDict or self._env.is_closed:
             return False
         self._root = dict(data.items())

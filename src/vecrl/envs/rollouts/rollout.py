@@ -179,7 +179,7 @@ def _play(
         is_last, root = step_index == max_steps, None
         if step_index == 1:
             check_actions(env, data, action is not None)
-        elif loop is not None and loop.take(data):
+        elif loop is not None and loop.set_root(data):
             loop.step(reset_done=stop_rule.never_stops and not is_last)
             store(loop.entries())
             if is_last or (loop.is_done and not stop_rule.never_stops):

@@ -18,7 +18,7 @@ class TransformedSteps:
     Args:
         base: the steps of the environment.
         transform: a transform with `_takes_records`.
-        batch_size, device: those of the environment.
+        batch_size, device: of the records that the transform gets.
     """
 
     def __init__(self, base: RecordSteps, transform: Transform, batch_size: torch.Size, device: torch.device | None):
