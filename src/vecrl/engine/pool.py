@@ -165,7 +165,7 @@ class Pool(EnvAccess):
         return workers[0].sim
 
     def _step_simulator(self, inputs: Any, reset_done: bool, has_results: Callable[[], bool]) -> Transition | None:
-        """Steps all environments of `_only_simulator`, whose results need not go through the buffers.
+        """Steps all environments of `_only_simulator`. Its results need not go through the buffers.
 
         Args:
             inputs: what the simulator gets as the actions.

@@ -120,7 +120,7 @@ def test_trajectories_equal_those_of_single_rows(chain: str, alone: Any, stacked
 def test_results_that_are_passed_on_equal_those_of_single_rows(
     chain: str, options: Any, alone: Any, stacked_steps: list[Any]
 ) -> None:
-    """Steps over records, whose entries the caller changes in place."""
+    """The caller changes entries of records in place."""
     make = partial(_make, *CHAINS[chain])
     results = []
     for env in (SerialEnv(4, make), alone(4, make)):
