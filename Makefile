@@ -63,8 +63,8 @@ SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envp
 NEW_PYTHONS := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
 
 # Groups of tests. Those that use both cores run one after another, the others in pairs.
-LARGE_GROUPS := main simulators old-tensordict peers
-SMALL_GROUPS := ray old-pythons brax-v1 genesis unity packages new-pythons
+LARGE_GROUPS := main simulators old-tensordict peers ray
+SMALL_GROUPS := old-pythons brax-v1 genesis unity packages new-pythons
 ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
 	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(NEW_PYTHONS)
 
@@ -137,8 +137,9 @@ test-peers: .venv-peers/.ready
 		tests/cli tests/language
 	$(call doctest,.venv-peers) src/vecrl/interop
 
+# Each of the two processes has a Ray cluster of its own.
 test-ray: .venv-peers/.ready
-	$(call pytest,.venv-peers) --timeout 300 -m ray tests/engine tests/faults tests/frozen tests/conformance \
+	$(call pytest,.venv-peers) $(TWO) --timeout 300 -m ray tests/engine tests/faults tests/frozen tests/conformance \
 		tests/policy tests/cli tests/envs/batched tests/vector/test_rollout_workers.py tests/benchmarks tests/test_examples.py \
 		tests/test_random_streams.py
 	$(call doctest,.venv-peers) src/vecrl/engine/backends

@@ -50,7 +50,7 @@ def test_examples_parse_options_described_by_their_docstring(name: str) -> None:
 def run(name: str, folder: Path) -> str:
     """Runs an example in a folder, and returns what it prints."""
     command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout
     return done.stdout

@@ -1,20 +1,17 @@
 """Every worker draws from its own random streams, which a seed makes reproducible."""
 
-import random
 import re
 import subprocess
 import sys
 from contextlib import suppress
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from tensordict import TensorDict
 
-from tests.fixtures.faulty_envs import is_killed
+from tests.fixtures.random_draws import Draws, NoiseInTurns, OwnGenerator, all_noise, cartpole, draw
 from vecrl.envs import EnvBase, ParallelEnv
 from vecrl.random_streams import RandomStreams, seed_streams
 from vecrl.specs import Composite, Unbounded
@@ -22,11 +19,6 @@ from vecrl.vector import RolloutWorkers, VectorEnv
 
 RAY = pytest.param("ray", marks=pytest.mark.ray)
 BACKENDS = ["serial", "threads", "processes", RAY]
-
-
-def draw() -> list[float]:
-    """Returns one number of each global generator."""
-    return [random.random(), float(np.random.random()), float(torch.rand(()))]  # noqa: NPY002
 
 
 def test_equal_seeds_give_equal_numbers_and_other_seeds_others() -> None:
@@ -65,25 +57,6 @@ def test_streams_can_be_nested() -> None:
         second = draw()
     seed_streams(2)
     assert [first, second] == [draw(), draw()]
-
-
-class Draws(gymnasium.Env[Any, Any]):
-    """Observes numbers of the global generators: those drawn in its constructor, and new ones."""
-
-    observation_space = spaces.Box(0, 1, (6,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.drawn = draw()
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.array(self.drawn + draw()), {}
-
-    def step(self, action: Any) -> Any:
-        if action == 1:
-            is_killed(self)
-        return np.array(self.drawn + draw()), 0.0, False, False, {}
 
 
 def _observed(**options: Any) -> list[float]:
@@ -148,43 +121,12 @@ def test_unseeded_tensordict_environments_differ_between_workers_and_batches() -
 # -- policies in workers ---------------------------------------------------------------------------
 
 
-def _cartpole() -> Any:
-    return gymnasium.make("CartPole-v1")
-
-
-def torch_noise(obs: Any) -> torch.Tensor:
-    return torch.randint(0, 2, (len(obs),))
-
-
-def numpy_noise(obs: Any) -> np.ndarray:
-    return np.random.randint(0, 2, len(obs))  # noqa: NPY002
-
-
-def python_noise(obs: Any) -> np.ndarray:
-    return np.array([random.randrange(2) for _ in obs])
-
-
-class NoiseInTurns:
-    """Draws each step's actions from the next global generator."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, obs: Any) -> np.ndarray:
-        self.calls += 1
-        return np.asarray((torch_noise, numpy_noise, python_noise)[self.calls % 3](obs))
-
-
-def all_noise(obs: Any) -> np.ndarray:
-    return (torch_noise(obs).numpy() + numpy_noise(obs) + python_noise(obs)) % 2
-
-
 def _workers(backend: str) -> int:
     return 2 if backend == "ray" else 4  # an actor takes seconds to start
 
 
 def _played(policy: Any = all_noise, *, resets: tuple[Any, ...] = (3,), steps: int = 40, **options: Any) -> np.ndarray:
-    with RolloutWorkers([_cartpole] * 4, policy, **{"num_workers": 4, **options}) as workers:
+    with RolloutWorkers([cartpole] * 4, policy, **{"num_workers": 4, **options}) as workers:
         actions = []
         for seed in resets:
             workers.reset(seed=seed)
@@ -222,7 +164,7 @@ def test_row_seeds_do_not_depend_on_the_number_of_workers(backend: Any) -> None:
 
 def test_constructor_seed_applies_to_the_first_reset() -> None:
     def play(**options: Any) -> tuple[np.ndarray, np.ndarray]:
-        with RolloutWorkers([_cartpole] * 3, all_noise, backend="serial", **options) as workers:
+        with RolloutWorkers([cartpole] * 3, all_noise, backend="serial", **options) as workers:
             first = workers.rollout(30)
             workers.reset()
             return first.action, np.concatenate([first.obs, workers.rollout(30).obs])
@@ -235,30 +177,17 @@ def test_constructor_seed_applies_to_the_first_reset() -> None:
 @pytest.mark.parametrize("seed", ["seven", [1, 2]])
 def test_invalid_seeds_raise_before_workers_start(seed: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape("Expected")):
-        RolloutWorkers([_cartpole] * 3, all_noise, seed=seed)
+        RolloutWorkers([cartpole] * 3, all_noise, seed=seed)
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_seeded_policies_do_not_change_the_callers_generators(backend: Any) -> None:
     seed_streams(9)
     expected = draw()
-    with RolloutWorkers([_cartpole] * 2, all_noise, backend=backend, num_workers=2, seed=1) as workers:
+    with RolloutWorkers([cartpole] * 2, all_noise, backend=backend, num_workers=2, seed=1) as workers:
         seed_streams(9)
         workers.rollout(10)
         assert draw() == expected
-
-
-class OwnGenerator:
-    """A policy with its own generator, equal in every copy."""
-
-    def __init__(self) -> None:
-        self.random = np.random.default_rng(0)
-
-    def __call__(self, obs: Any) -> np.ndarray:
-        return self.random.integers(0, 2, len(obs))
-
-    def seed(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
