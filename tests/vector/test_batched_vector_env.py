@@ -148,6 +148,17 @@ def test_infos_of_tensor_steps_are_of_the_rows_that_were_stepped(mode):
         assert info["_time"].tolist() == masks
 
 
+def test_next_step_mode_resets_only_rows_that_ended(monkeypatch):
+    env, masks = BatchedVectorEnv(CountingBatch(), autoreset_mode="next_step"), []
+    reset_where = env.simulator.reset_where
+    monkeypatch.setattr(env.simulator, "reset_where", lambda mask: masks.append(mask.tolist()) or reset_where(mask))
+    env.reset(seed=[0, 1, 2, 5])  # only the first row has an episode of a single step
+    for _ in range(2):
+        info = env.step(np.zeros(N, int))[4]
+        assert info["_time"].tolist() == [not masks, True, True, True]
+    assert masks == [[True, False, False, False]]
+
+
 def test_spaces_modes_and_seeds():
     env = BatchedVectorEnv(CountingBatch(), autoreset_mode="next_step")
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
@@ -210,9 +221,10 @@ def test_no_host_synchronization(mode, counted):
         assert reward.device.type == "meta"
 
 
-def test_one_compiled_graph_without_breaks():
+@pytest.mark.parametrize("mode", MODES)
+def test_one_compiled_graph_without_breaks(mode):
     """The caller may compile a whole step with its policy: `fullgraph` rejects any read of the data."""
-    env = BatchedVectorEnv(make_native("CartPole-v1", N), empty_info=True)
+    env = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode, empty_info=True)
     obs, _ = env.tensor_reset(seed=0)
 
     def act_and_step(obs):

@@ -185,7 +185,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
             step, done, obs = self._checked.step_and_reset(actions)
-            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
+            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, None)
         finished = self._is_finished()
         step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
@@ -198,17 +198,25 @@ class BatchedVectorEnv(BaseVectorEnv):
         finished = self._is_finished()
         restarting = self._done if self.num_episodes is None else self._done & ~finished
         step = self._checked.step(actions)
-        done = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~restarting, finished)
+        done = torch.logical_or(step.terminated, step.truncated)
+        if restarting is not self._no_rows:
+            done &= ~restarting
+        done = self._count_down(done, finished)
         obs = step.next_obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            obs = self._checked.reset_where(restarting)
-            self._done = done
+            if restarting is not self._no_rows:
+                obs = self._checked.reset_where(restarting)
+            # reading a flag on the CPU takes less time than a reset of no row
+            can_read = done.is_cpu and not torch.compiler.is_compiling()
+            self._done = self._no_rows if can_read and not done.any() else done
         return self._make_result(step, obs, done, restarting, finished)
 
     def _make_result(
         self, step: BatchStep, obs: Tree, done: Tensor, restarting: Tensor, finished: Tensor
     ) -> TensorStep:
-        info = self._info(step, done, restarting if self.num_episodes is None else restarting | finished)
+        not_stepped = restarting if self.num_episodes is None else restarting | finished
+        is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        info = self._info(step, done, None if is_same_step and self.num_episodes is None else not_stepped)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
         if restarting is not self._no_rows:
             stepped = ~restarting
@@ -219,13 +227,16 @@ class BatchedVectorEnv(BaseVectorEnv):
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor | None) -> InfoDict:
+        """Returns the infos. Rows of `not_stepped`, which were reset or are finished, have none of a step."""
         if not self._infos:
             return {}
         info: InfoDict = dict(step.info)
-        if not_stepped is not self._no_rows:  # rows that were reset, or are finished, have no infos of a step
-            masks = {f"_{key}" for key in step.info if not key.startswith("_")}
-            info |= {mask: ~not_stepped & step.info.get(mask, True) for mask in masks}
+        if not_stepped is None:
+            not_stepped = self._no_rows
+        elif info:
+            stepped, masks = ~not_stepped, {f"_{key}" for key in info if not key.startswith("_")}
+            info |= {mask: stepped & info[mask] if mask in info else stepped for mask in masks}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = step.next_obs, done
         if self._stats:
@@ -241,7 +252,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         """Resets the counters of the rows in `mask` (None: all)."""
         if mask is None:
             n, device = self.num_envs, self.device
-            self._done = torch.zeros_like(self._no_rows)
+            self._done = self._no_rows
             self._episodes_left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
             self._returns = torch.zeros(n, dtype=torch.float64, device=device)
             self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
@@ -328,9 +339,12 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
     result: InfoDict = {}
     all_rows: np.ndarray | None = None
+    masks: dict[int, np.ndarray] = {}  # by the id of their tensor: most entries have one mask
     for key, value in info.items():
         if (mask_key := f"_{key}") in info:
-            mask = _to_numpy(info[mask_key])
+            tensor = info[mask_key]
+            if (mask := masks.get(id(tensor))) is None:
+                mask = masks[id(tensor)] = _to_numpy(tensor)
             if not mask.any():
                 continue
         elif key.startswith("_"):
