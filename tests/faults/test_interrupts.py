@@ -199,7 +199,7 @@ def test_the_message_after_an_interrupted_step_fits_classes_that_cannot_wait(
             raise KeyboardInterrupt
 
         backend_of: Any = envs._pool._backend
-        interrupted = (backend_of.workers[0], "execute") if backend == "serial" else (backend_of, "receive")
+        interrupted = (backend_of.workers[0], "step") if backend == "serial" else (backend_of, "receive")
         with monkeypatch.context() as patch:
             patch.setattr(*interrupted, interrupt)
             with pytest.raises(KeyboardInterrupt):

@@ -164,18 +164,18 @@ class BatchBuffers:
 
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
         """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""
-        final_obs = _slice_rows(self.final_obs, start, stop)
         return [
-            RowBuffers(
-                _slice_rows(s.obs, start, stop),
-                final_obs,
-                s.reward[start:stop],
-                s.flags[:, start:stop],
-                s.returns[start:stop],
-                s.lengths[start:stop],
-            )
+            RowBuffers(s.obs, self.final_obs, s.reward, s.flags, s.returns, s.lengths).part(start, stop)
             for s in self.slots
         ]
+
+    def new_rows(self) -> RowBuffers:
+        """Returns buffers of new arrays for the results of all rows. The other arrays are those of slot 0."""
+        slot, n = self.slots[0], self.num_envs
+        obs: list[Any] = []
+        for leaf in slot.obs:
+            obs.append(None if leaf is None else np.zeros(leaf.shape, leaf.dtype))
+        return RowBuffers(obs, self.final_obs, np.zeros(n), np.zeros((3, n), bool), slot.returns, slot.lengths)
 
     def reserve_slot(self) -> int:
         """Returns the index of a slot that `free_slot` does not return any more."""
@@ -217,10 +217,6 @@ def anonymous_file() -> int:
         return os.memfd_create("vecrl", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _slice_rows(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:
-    return [None if a is None else a[start:stop] for a in arrays]
 
 
 def _shared_specs(obs: Layout, action: Layout, n: int) -> list[_ArraySpec | None]:

@@ -26,7 +26,6 @@ from .space_layout import LeafRows, Tree
 from .transition import Transition
 from .worker import Command, Op, Worker, WorkerReply
 
-_INLINE_STEPS = [[Command(Op.STEP, reset_done=d, masked=m) for d in (False, True)] for m in (False, True)]
 _Result = TypeVar("_Result", Transition, Transition | None)
 ExtraOf = Callable[[np.ndarray], object]
 """Returns the `extra` of the command to one worker, from the positions of its environments among all of the command."""
@@ -149,8 +148,7 @@ class Pool(EnvAccess):
             workers = self._inline_workers
             if workers is not None:
                 elements = self.action_layout.elements(actions, self.num_envs)
-                parts = [elements[worker.rows] for worker in workers]
-                transition = self._step_inline(workers, parts, reset_mask, reset_done)
+                transition = self._step_inline(workers, elements, reset_mask, reset_done)
                 assert transition is not None
                 return transition
             self._send_step(actions, reset_mask, reset_done)
@@ -178,28 +176,32 @@ class Pool(EnvAccess):
         with self._lock:
             self._check_step(None)
             assert self._inline_workers is not None
-            return self._step_inline(self._inline_workers, [inputs], None, reset_done, has_results)
+            return self._step_inline(self._inline_workers, inputs, None, reset_done, has_results)
 
     def _step_inline(
         self,
         workers: Sequence[Worker],
-        actions: Sequence[Any],
+        actions: Any,
         reset_mask: np.ndarray | None,
         reset_done: bool,
         has_results: Callable[[], bool] | None = None,
     ) -> Transition | None:
-        """Steps all environments in the caller's thread, without a command to wait for; `actions` are by worker."""
-        step = _INLINE_STEPS[reset_mask is not None][reset_done]
+        """Steps all environments in the caller's thread, without a command to wait for."""
+        rows = self._buffers.new_rows()
         replies: list[tuple[int, WorkerReply]] = []
+        has_flags = False
         try:
-            if reset_mask is not None:
-                self._buffers.reset_mask[:] = reset_mask
-            for worker, part in zip(workers, actions, strict=True):
-                reply = worker.execute(step, part)
+            for worker in workers:
+                if len(workers) == 1:
+                    reply = worker.step(actions, rows, reset_done, reset_mask)
+                else:
+                    own, mask = worker.rows, None if reset_mask is None else reset_mask[worker.rows]
+                    reply = worker.step(actions[own], rows.part(own.start, own.stop), reset_done, mask)
+                has_flags = has_flags or worker.has_flags
                 if reply is not None:
                     replies.append((worker.worker_spec.index, reply))
             are_kept = not replies and has_results is not None and has_results()
-            transition = None if are_kept else self._transition_builder.full(0, replies)
+            transition = None if are_kept else self._transition_builder.from_rows(rows, replies, (), has_flags)
         except BaseException:
             self._lose_results(slice(None))
             raise
@@ -207,17 +209,17 @@ class Pool(EnvAccess):
             return transition
         command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
         command.replies = replies
-        return self._end_inline(command, transition)
+        return self._end_inline(command, transition, rows.was_reset)
 
     def _lose_results(self, ids: np.ndarray | slice) -> None:
         """Records that Ctrl-C interrupted a call that needs no reply: its environments must be reset."""
         self._env_index.failed[ids] = True
         self._healthy = False
 
-    def _end_inline(self, command: PendingCommand, transition: _Result) -> _Result:
-        """Records which environments failed and returns the transition."""
+    def _end_inline(self, command: PendingCommand, transition: _Result, was_reset: np.ndarray | None = None) -> _Result:
+        """Records which environments failed, see `_mark_completed`, and returns the transition."""
         failures = command.failures
-        self._mark_completed(command, failures)
+        self._mark_completed(command, failures, was_reset)
         if self._pending.calls_must_end:
             raise ClosedError(CLOSED)
         if failures:

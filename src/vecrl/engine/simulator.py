@@ -53,6 +53,14 @@ class RowBuffers:
         self.returns = returns
         self.lengths = lengths
 
+    def part(self, start: int, stop: int) -> RowBuffers:
+        """Returns the buffers of the rows from `start` to `stop`, exclusive."""
+        obs, final_obs = (
+            [None if leaf is None else leaf[start:stop] for leaf in leaves] for leaves in (self.obs, self.final_obs)
+        )
+        numbers = (array[start:stop] for array in (self.returns, self.lengths))
+        return RowBuffers(obs, final_obs, self.reward[start:stop], self.flags[:, start:stop], *numbers)
+
 
 ResetOptions = Mapping[str, Any]
 """The argument `options` of a reset, for every environment."""

@@ -67,6 +67,7 @@ class Layout:
         self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
         self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
         self.is_array = self.flat and not self.opaque  # each element is one array or number
+        self._number_dtype = self.leaves[0].dtype if self.is_array and not self.leaves[0].shape else None
 
     @cached_property
     def build(self) -> Callable[[Sequence[Tree]], Tree]:
@@ -120,6 +121,9 @@ class Layout:
 
         They have the dtypes of the space where this changes no value.
         """
+        dtype = self._number_dtype
+        if dtype is not None and type(tree) is np.ndarray and tree.dtype == dtype and tree.shape == (rows,):
+            return list(islice(tree, rows))
         leaves: list[Any] = self.batch(tree, rows)
         for i, leaf in enumerate(self.leaves):
             values = leaves[i]

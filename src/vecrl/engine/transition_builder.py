@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .batch_buffers import BatchBuffers, Slot
+from .batch_buffers import BatchBuffers
 from .infos import NO_INFOS, Infos
 from .pending import PendingCommand
+from .simulator import RowBuffers
 from .space_layout import Layout, Tree
 from .transition import Transition
 from .worker import Op, WorkerReply
@@ -37,7 +38,7 @@ class TransitionBuilder:
         return self._objects[leaf][env_id]
 
     def full(self, slot_index: int, replies: Replies, failed: Sequence[int] = ()) -> Transition:
-        """Builds the transition of a command to all environments.
+        """Builds the transition of a command to all environments, from a slot.
 
         The observations are leases of the slot's memory, or copies of slot 0.
 
@@ -47,22 +48,35 @@ class TransitionBuilder:
             failed: environments with rows written by the fault policy.
         """
         slot = self._buffers.slots[slot_index]
+        copies = slot.reward.copy(), slot.flags.copy(), slot.returns, slot.lengths
+        obs = slot.lease_obs() if slot_index else [None if leaf is None else leaf.copy() for leaf in slot.obs]
+        return self.from_rows(RowBuffers(obs, self._buffers.final_obs, *copies), replies, failed)
+
+    def from_rows(
+        self, rows: RowBuffers, replies: Replies, failed: Sequence[int] = (), has_flags: bool = True
+    ) -> Transition:
+        """Builds the transition of a command to all environments, from arrays that it may keep.
+
+        Args:
+            rows: the rows; of their returns and lengths, and of final observations, it makes copies.
+            replies, failed: as in `full`.
+            has_flags: whether a flag of a row may be True.
+        """
         infos, final_infos = self._merge_replies(replies) if replies else (NO_INFOS, NO_INFOS)
-        # three copies of a row take half of the time that one copy and its three rows take
-        terminated, truncated, was_reset = slot.terminated.copy(), slot.truncated.copy(), slot.was_reset.copy()
+        terminated, truncated, was_reset = rows.terminated, rows.truncated, rows.was_reset
         final_rows = done = self._no_rows
         final_obs = episode_stats = None
-        if b"\1" in slot.flags.tobytes():  # faster than `any`
+        if has_flags and b"\1" in rows.flags.tobytes():  # faster than `any`
             done = (terminated | truncated).nonzero()[0]
             if len(done):
-                episode_stats = slot.returns.copy(), slot.lengths.copy()
+                episode_stats = rows.returns.copy(), rows.lengths.copy()
                 final_rows = done[was_reset[done]]
                 final_obs = self._final_obs(replies, final_rows) if len(final_rows) else None
         return Transition(
             self._all_ids,
             self._layout,
-            self._lease_obs(slot) if slot_index else self._copy_obs(slot),
-            slot.reward.copy(),
+            rows.obs[0] if self._layout.is_array else self._build(rows.obs),
+            rows.reward,
             terminated,
             truncated,
             was_reset,
@@ -74,14 +88,6 @@ class TransitionBuilder:
             episode_stats,
             failed,
         )
-
-    def _lease_obs(self, slot: Slot) -> Tree:
-        return self._build(slot.lease_obs())
-
-    def _copy_obs(self, slot: Slot) -> Tree:
-        if self._layout.is_array:
-            return slot.obs[0].copy()
-        return self._build([None if leaf is None else leaf.copy() for leaf in slot.obs])
 
     def _build(self, leaves: Sequence[np.ndarray | None]) -> Tree:
         return self._layout.build([tuple(self._objects[i]) if leaf is None else leaf for i, leaf in enumerate(leaves)])

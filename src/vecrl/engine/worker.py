@@ -138,26 +138,61 @@ class Worker:
         self.rows = slice(worker_spec.start, worker_spec.start + worker_spec.num_envs)
         self.sim: Simulator | None = None
         self.num_steps = 0
+        self.has_flags = False  # whether the last `step` set a flag of a row
         self._info_packer = InfoPacker()
         startup = self._construct, self._attach
         self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
 
-    def execute(self, command: Command, actions: Sequence[Tree] | None = None) -> WorkerReply | None:
-        """Executes a command. Returns None if everything is in the rows.
-
-        Args:
-            command: the command.
-            actions: of a step, one per row, in memory that the environments may keep; None for those in the batch
-                buffers.
-        """
+    def execute(self, command: Command) -> WorkerReply | None:
+        """Executes a command. Returns None if everything is in the rows."""
         try:
-            if actions is not None:
-                return self._step(command, actions)
             return self._handlers[command.op](command)
         except RowFailures as error:
             return WorkerReply(failures=self._failures(command.op, error.failures))
         except (Exception, SystemExit) as error:
             return WorkerReply(failures=[self._failure(command.op, range(self.worker_spec.num_envs), error)])
+
+    def step(
+        self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, reset_mask: np.ndarray | None = None
+    ) -> WorkerReply | None:
+        """Steps all rows, or resets them where the reset mask holds. Returns None if everything is in the rows.
+
+        Args:
+            actions: one per row, in memory that the environments may keep.
+            buffers: what it writes, with flags that are False.
+            reset_done: whether a row in which the episode ends is reset at once.
+            reset_mask: `[k]` bool, rows to reset instead of stepping them; None for none.
+        """
+        try:
+            self.has_flags = True
+            if reset_mask is not None and not self._can_mix:
+                rows, reset_rows = np.flatnonzero(~reset_mask).tolist(), np.flatnonzero(reset_mask).tolist()
+                return self._step_some(rows, reset_rows, [actions[row] for row in rows], buffers, reset_done)
+            self.num_steps += 1
+            sim: Any = self.sim
+            if reset_mask is None:
+                notes = sim.step(None, actions, buffers, reset_done)
+            else:
+                notes = sim.step(None, actions, buffers, reset_done, reset_mask.tolist())
+            if len(self.returns) == 1:  # faster than an array operation
+                self.returns[0] += buffers.reward[0]
+            else:
+                self.returns += buffers.reward
+            self.has_flags = bool(notes.done_rows)
+            if reset_mask is not None:
+                self.has_flags = True
+                for row in reset_mask.nonzero()[0].tolist():
+                    buffers.was_reset[row] = True
+                    self._start_episodes(row)
+            if notes.done_rows or self.worker_spec.check_nan:
+                self._end_step(notes, slice(None), buffers, reset_done)
+            if notes.infos or notes.final_infos or notes.objects or notes.failures:
+                return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
+            return None
+        except RowFailures as error:
+            return WorkerReply(failures=self._failures(Op.STEP, error.failures))
+        except (Exception, SystemExit) as error:
+            return WorkerReply(failures=[self._failure(Op.STEP, range(self.worker_spec.num_envs), error)])
 
     # -- operations ------------------------------------------------------------------------------
 
@@ -211,54 +246,38 @@ class Worker:
         self.returns[rows] = 0.0
         self._first_steps[rows] = self.num_steps
 
-    def _step(self, command: Command, actions: Sequence[Tree] | None = None) -> WorkerReply | None:
-        """Steps all rows, or resets them where the reset mask holds, and updates their returns."""
+    def _step(self, command: Command) -> WorkerReply | None:
+        """Steps or resets the rows of a command."""
+        buffers, reset_done = self.slots[command.slot], command.reset_done
         if command.rows is not None or (command.masked and (command.extra or not self._can_mix)):
-            return self._step_some(command, actions)
-        self.num_steps += 1
-        sim: Any = self.sim
-        buffers = self.slots[command.slot]
+            rows, reset_rows = self._split(command)
+            actions = self._actions(np.array(rows, np.int64), command.extra)
+            return self._step_some(rows, reset_rows, actions, buffers, reset_done)
         buffers.flags.fill(False)
-        if actions is None:
-            actions = self._actions(None, command.extra)
         reset_mask = self.reset_mask if command.masked else None
-        if reset_mask is None:
-            notes = sim.step(None, actions, buffers, command.reset_done)
-        else:
-            notes = sim.step(None, actions, buffers, command.reset_done, reset_mask.tolist())
-        if len(self.returns) == 1:  # faster than an array operation
-            self.returns[0] += buffers.reward[0]
-        else:
-            self.returns += buffers.reward
-        for row in () if reset_mask is None else reset_mask.nonzero()[0].tolist():
-            buffers.was_reset[row] = True
-            self._start_episodes(row)
-        if notes.done_rows or self.worker_spec.check_nan:
-            self._end_step(notes, slice(None), buffers, command.reset_done)
-        if notes.infos or notes.final_infos or notes.objects or notes.failures:
-            return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
-        return None
+        return self.step(self._actions(None, command.extra), buffers, reset_done, reset_mask)
 
-    def _step_some(self, command: Command, actions: Sequence[Tree] | None) -> WorkerReply | None:
-        """Resets some rows and steps others, and updates their returns."""
+    def _step_some(
+        self,
+        rows: Sequence[int],
+        reset_rows: Sequence[int],
+        actions: Sequence[Tree],
+        buffers: RowBuffers,
+        reset_done: bool,
+    ) -> WorkerReply | None:
+        """Resets some rows and steps others with one action each, and updates their returns."""
         assert self.sim is not None
         self.num_steps += 1
-        rows, reset_rows = self._split(command)
-        if actions is None:
-            actions = self._actions(np.array(rows, np.int64), command.extra)
-        else:
-            actions = [actions[row] for row in rows]
-        buffers = self.slots[command.slot]
         self._first_steps += 1  # of the rows that are not stepped
         reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
         if not rows:
             return reply
         index = np.array(rows)
         buffers.flags[:, index] = False
-        notes = self.sim.step(rows, actions, buffers, command.reset_done)
+        notes = self.sim.step(rows, actions, buffers, reset_done)
         self.returns[index] += buffers.reward[index]
         self._first_steps[index] -= 1
-        self._end_step(notes, rows, buffers, command.reset_done)
+        self._end_step(notes, rows, buffers, reset_done)
         return self._make_reply(Op.STEP, notes, reply)
 
     def _split(self, command: Command) -> tuple[list[int], list[int]]:

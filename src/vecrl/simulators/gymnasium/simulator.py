@@ -122,6 +122,7 @@ class GymnasiumSimulator:
     ) -> StepNotes:
         """Steps, or resets, environments and writes the results into `out`, as `StepsAndResets.step`."""
         notes = StepNotes()
+        rewards = out.reward
         obs_list: list[Tree] = []
         final_obs_list: list[Tree] = []
         ok_rows: Sequence[int] = self._all_rows if rows is None else rows
@@ -142,12 +143,12 @@ class GymnasiumSimulator:
                 if info:
                     notes.infos.append((row, info))
                 if type(reward) in _NUMBERS:
-                    out.reward[row] = reward
+                    rewards[row] = reward
                 else:
                     self._write_reward(row, reward, out, notes)
             except ENV_EXCEPTIONS as error:
                 notes.failures.append((row, explain(error, self.envs[row])))
-                obs, out.reward[row] = None, np.nan
+                obs, rewards[row] = None, np.nan
             obs_list.append(obs)
         if notes.failures:
             ok_rows, obs_list, final_obs_list = _drop_failed(ok_rows, obs_list, final_obs_list, notes, out)
