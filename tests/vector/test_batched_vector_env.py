@@ -159,6 +159,20 @@ def test_next_step_mode_resets_only_rows_that_ended(monkeypatch):
     assert masks == [[True, False, False, False]]
 
 
+def test_writing_to_infos_changes_no_later_step():
+    env = BatchedVectorEnv(
+        make_native("CartPole-v1", N, max_episode_steps=2), autoreset_mode="next_step", episode_stats=True
+    )
+    env.reset(seed=1)
+    for _ in range(2):
+        info = env.step(np.zeros(N, int))[4]
+    assert info["_episode"].all()
+    info["_episode"][:] = False
+    _, reward, _, truncated, _ = env.step(np.zeros(N, int))
+    assert not reward.any()
+    assert not truncated.any()
+
+
 def test_spaces_modes_and_seeds():
     env = BatchedVectorEnv(CountingBatch(), autoreset_mode="next_step")
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP

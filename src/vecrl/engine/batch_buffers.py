@@ -170,7 +170,10 @@ class BatchBuffers:
         ]
 
     def new_rows(self) -> RowBuffers:
-        """Returns buffers of new arrays for the results of all rows. The other arrays are those of slot 0."""
+        """Returns buffers of new arrays for the observations, rewards and flags of all rows.
+
+        Their other arrays, which each step writes again, are those of this object and of slot 0.
+        """
         slot, n = self.slots[0], self.num_envs
         obs: list[Any] = []
         for leaf in slot.obs:

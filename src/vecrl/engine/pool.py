@@ -187,6 +187,9 @@ class Pool(EnvAccess):
         has_results: Callable[[], bool] | None = None,
     ) -> Transition | None:
         """Steps all environments in the caller's thread, without a command to wait for."""
+        if reset_mask is not None:  # as bools of the right number
+            self._buffers.reset_mask[:] = reset_mask
+            reset_mask = self._buffers.reset_mask
         rows = self._buffers.new_rows()
         replies: list[tuple[int, WorkerReply]] = []
         has_flags = False

@@ -24,7 +24,7 @@ Array = Any
 
 
 class RowBuffers:
-    """The rows of one worker in one slot of the batch buffers. The worker's simulator writes them.
+    """The rows of one worker, in a slot of the batch buffers or in new arrays. The worker's simulator writes them.
 
     Attributes:
         obs: one array `[k, *leaf_shape]` per leaf of the observation space; None for an opaque leaf.
@@ -78,7 +78,7 @@ class StepNotes:
     """What a simulator returns in addition to the rows that it wrote.
 
     Attributes:
-        done_rows: rows in which this step ended the episode.
+        done_rows: rows in which this step ended the episode: all that have a flag.
         infos: `(row, info)` of each row with a non-empty info.
         final_infos: `(row, info)` of the step itself, for rows that the step reset.
         objects: lists of `(row, object)`, keyed by the index of the opaque leaf.

@@ -1,8 +1,8 @@
 """Executes commands on one simulator. Every backend runs this code, and no other, in its workers.
 
 A worker owns one simulator of k environments with consecutive ids, and their rows of the batch buffers. `execute`
-writes the rows and returns the rest as a `WorkerReply`. It does not raise an environment's exception: failures are part
-of the reply.
+writes the rows and returns the rest as a `WorkerReply`; so does `step`, for a caller in the same thread. They do not
+raise an environment's exception: failures are part of the reply.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Worker:
         self.rows = slice(worker_spec.start, worker_spec.start + worker_spec.num_envs)
         self.sim: Simulator | None = None
         self.num_steps = 0
-        self.has_flags = False  # whether the last `step` set a flag of a row
+        self.has_flags = False  # whether the last `step` may have set a flag of a row
         self._info_packer = InfoPacker()
         startup = self._construct, self._attach
         self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
@@ -159,7 +159,7 @@ class Worker:
 
         Args:
             actions: one per row, in memory that the environments may keep.
-            buffers: what it writes, with flags that are False.
+            buffers: the rows to write; all their flags must be False.
             reset_done: whether a row in which the episode ends is reset at once.
             reset_mask: `[k]` bool, rows to reset instead of stepping them; None for none.
         """
@@ -269,11 +269,11 @@ class Worker:
         assert self.sim is not None
         self.num_steps += 1
         self._first_steps += 1  # of the rows that are not stepped
+        buffers.flags[:, [*rows, *reset_rows]] = False
         reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
         if not rows:
             return reply
         index = np.array(rows)
-        buffers.flags[:, index] = False
         notes = self.sim.step(rows, actions, buffers, reset_done)
         self.returns[index] += buffers.reward[index]
         self._first_steps[index] -= 1

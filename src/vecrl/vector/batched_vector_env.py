@@ -1,7 +1,7 @@
 """`BatchedVectorEnv`: a vector environment over a batched simulator, with NumPy arrays for gymnasium and with tensors.
 
 The three auto-reset modes are computed with row masks, because reading which rows ended would make the host wait for
-the device at every step.
+a device at every step. It is read on the CPU only.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class BatchedVectorEnv(BaseVectorEnv):
     A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos; later calls
     never overwrite them. Infos of `tensor_step` have whole batches at every step, with masks of their valid rows:
     `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` if `episode_stats`, and
-    those of the simulator, with "_" before their names, if rows may have been reset in place of a step. Infos of
-    `step` have gymnasium's format: every entry has its mask, and `final_obs` (an object array with None in the other
-    rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The simulator's infos are
-    those of the step, before any reset.
+    those of the simulator, with "_" before their names, except in same-step mode without `num_episodes`. Masks may
+    share memory. Infos of `step` have gymnasium's format: every entry has its mask, and `final_obs` (an object array
+    with None in the other rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The
+    simulator's infos are those of the step, before any reset.
 
     Observations and actions of Dict and Tuple spaces are nested dicts and tuples of arrays or tensors `[n, ...]`.
 
@@ -109,6 +109,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
+        # a mask, and by identity the sign that no row has to be looked at; never written
         self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._reset_counters()
 
@@ -206,7 +207,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             if restarting is not self._no_rows:
                 obs = self._checked.reset_where(restarting)
-            # reading a flag on the CPU takes less time than a reset of no row
+            # On the CPU, reading a flag takes less time than a reset of no row. A compiled step cannot read it.
             can_read = done.is_cpu and not torch.compiler.is_compiling()
             self._done = self._no_rows if can_read and not done.any() else done
         return self._make_result(step, obs, done, restarting, finished)
@@ -228,7 +229,14 @@ class BatchedVectorEnv(BaseVectorEnv):
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
     def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor | None) -> InfoDict:
-        """Returns the infos. Rows of `not_stepped`, which were reset or are finished, have none of a step."""
+        """Returns the infos.
+
+        Args:
+            step: the step.
+            done: the rows in which an episode ended.
+            not_stepped: the rows without infos of a step, since they were reset or are finished; None if the step was
+                of all rows, whose infos need no masks.
+        """
         if not self._infos:
             return {}
         info: InfoDict = dict(step.info)
@@ -242,7 +250,8 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self._stats:
             returns = torch.where(not_stepped, self._returns, self._returns + step.reward)
             lengths = self._lengths + ~not_stepped
-            info["episode"], info["_episode"] = {"r": returns, "l": lengths}, done
+            # a copy, since the next step reads `done` and the caller may write to infos
+            info["episode"], info["_episode"] = {"r": returns, "l": lengths}, done.clone()
             self._returns, self._lengths = torch.where(done, 0, returns), torch.where(done, 0, lengths)
         return info
 
@@ -351,7 +360,7 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
             continue
         else:
             mask = all_rows = np.ones(num_envs, bool) if all_rows is None else all_rows
-        result[key], result[mask_key] = _numpy_entry(key, value, mask), mask
+        result[key], result[mask_key] = _numpy_entry(key, value, mask), mask.copy()
     if "final_obs" in result:
         step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
         result |= {"final_info": step_info, "_final_info": result["_final_obs"]}

@@ -6,7 +6,7 @@ resets no row, because a check would wait for the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,19 @@ class LatestObs:
                     leaf[env_id] = value
             else:
                 leaf[ids] = new
+
+    def write_into(self, obs: Tree, ids: np.ndarray, env_ids: Sequence[int]) -> None:
+        """Writes the latest observations of environments that failed into the rows of `obs`, which have no new ones.
+
+        Args:
+            obs: a tree of arrays `[m, ...]`; its objects are the latest ones already.
+            ids: `[m]`, the environments of its rows.
+            env_ids: the environments that failed.
+        """
+        rows = np.flatnonzero(np.isin(ids, env_ids))
+        for leaf, new in zip(self._leaves, self._layout.split(obs), strict=True):
+            if isinstance(new, np.ndarray):
+                new[rows] = leaf[ids[rows]]
 
     def copy_tree(self) -> Tree:
         """Returns a copy of all observations, a tree of arrays `[n, ...]`."""

@@ -273,8 +273,9 @@ class SyncVectorEnv(BaseVectorEnv):
         try:
             transition = get_transition()
         except WorkerError as error:
-            if error.transition is not None:
-                self._record(error.transition, full)
+            if (failed := error.transition) is not None:
+                self._latest_obs.write_into(failed.obs, failed.ids, error.env_ids)
+                self._record(failed, full)
             raise
         self._record(transition, full)
         return transition

@@ -254,8 +254,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         return gymnasium_step(transition, self.num_envs)
 
     def _after_failed_step(self, error: WorkerError) -> None:
-        if error.transition is not None:
-            self._after_step(error.transition)
+        if (transition := error.transition) is not None:
+            self._latest_obs.write_into(transition.obs, transition.ids, error.env_ids)
+            self._after_step(transition)
 
     def _after_step(self, transition: Transition) -> None:
         self._autoreset.after_step(transition)
