@@ -235,7 +235,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             step: the step.
             done: the rows in which an episode ended.
             not_stepped: the rows without infos of a step, since they were reset or are finished; None if the step was
-                of all rows, whose infos need no masks.
+                of all rows, so that infos need no masks.
         """
         if not self._infos:
             return {}
