@@ -192,7 +192,6 @@ class Pool(EnvAccess):
             reset_mask = self._buffers.reset_mask
         rows = self._buffers.new_rows()
         replies: list[tuple[int, WorkerReply]] = []
-        has_flags = False
         try:
             for worker in workers:
                 if len(workers) == 1:
@@ -200,11 +199,10 @@ class Pool(EnvAccess):
                 else:
                     own, mask = worker.rows, None if reset_mask is None else reset_mask[worker.rows]
                     reply = worker.step(actions[own], rows.part(own.start, own.stop), reset_done, mask)
-                has_flags = has_flags or worker.has_flags
                 if reply is not None:
                     replies.append((worker.worker_spec.index, reply))
             are_kept = not replies and has_results is not None and has_results()
-            transition = None if are_kept else self._transition_builder.from_rows(rows, replies, (), has_flags)
+            transition = None if are_kept else self._transition_builder.from_rows(rows, replies)
         except BaseException:
             self._lose_results(slice(None))
             raise

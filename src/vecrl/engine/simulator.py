@@ -78,7 +78,7 @@ class StepNotes:
     """What a simulator returns in addition to the rows that it wrote.
 
     Attributes:
-        done_rows: rows in which this step ended the episode: all that have a flag.
+        done_rows: rows in which this step ended the episode.
         infos: `(row, info)` of each row with a non-empty info.
         final_infos: `(row, info)` of the step itself, for rows that the step reset.
         objects: lists of `(row, object)`, keyed by the index of the opaque leaf.

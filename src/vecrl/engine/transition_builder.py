@@ -52,21 +52,18 @@ class TransitionBuilder:
         obs = slot.lease_obs() if slot_index else [None if leaf is None else leaf.copy() for leaf in slot.obs]
         return self.from_rows(RowBuffers(obs, self._buffers.final_obs, *copies), replies, failed)
 
-    def from_rows(
-        self, rows: RowBuffers, replies: Replies, failed: Sequence[int] = (), has_flags: bool = True
-    ) -> Transition:
+    def from_rows(self, rows: RowBuffers, replies: Replies, failed: Sequence[int] = ()) -> Transition:
         """Builds the transition of a command to all environments, from arrays that it may keep.
 
         Args:
             rows: the rows; of their returns and lengths, and of final observations, it makes copies.
             replies, failed: as in `full`.
-            has_flags: whether a flag of a row may be True.
         """
         infos, final_infos = self._merge_replies(replies) if replies else (NO_INFOS, NO_INFOS)
         terminated, truncated, was_reset = rows.terminated, rows.truncated, rows.was_reset
         final_rows = done = self._no_rows
         final_obs = episode_stats = None
-        if has_flags and b"\1" in rows.flags.tobytes():  # faster than `any`
+        if b"\1" in rows.flags.tobytes():  # faster than `any`
             done = (terminated | truncated).nonzero()[0]
             if len(done):
                 episode_stats = rows.returns.copy(), rows.lengths.copy()

@@ -138,7 +138,6 @@ class Worker:
         self.rows = slice(worker_spec.start, worker_spec.start + worker_spec.num_envs)
         self.sim: Simulator | None = None
         self.num_steps = 0
-        self.has_flags = False  # whether the last `step` may have set a flag of a row
         self._info_packer = InfoPacker()
         startup = self._construct, self._attach
         self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
@@ -147,10 +146,8 @@ class Worker:
         """Executes a command. Returns None if everything is in the rows."""
         try:
             return self._handlers[command.op](command)
-        except RowFailures as error:
-            return WorkerReply(failures=self._failures(command.op, error.failures))
         except (Exception, SystemExit) as error:
-            return WorkerReply(failures=[self._failure(command.op, range(self.worker_spec.num_envs), error)])
+            return self._failed_reply(command.op, error)
 
     def step(
         self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, reset_mask: np.ndarray | None = None
@@ -164,9 +161,8 @@ class Worker:
             reset_mask: `[k]` bool, rows to reset instead of stepping them; None for none.
         """
         try:
-            self.has_flags = True
             if reset_mask is not None and not self._can_mix:
-                rows, reset_rows = np.flatnonzero(~reset_mask).tolist(), np.flatnonzero(reset_mask).tolist()
+                rows, reset_rows = _split(reset_mask)
                 return self._step_some(rows, reset_rows, [actions[row] for row in rows], buffers, reset_done)
             self.num_steps += 1
             sim: Any = self.sim
@@ -178,9 +174,7 @@ class Worker:
                 self.returns[0] += buffers.reward[0]
             else:
                 self.returns += buffers.reward
-            self.has_flags = bool(notes.done_rows)
             if reset_mask is not None:
-                self.has_flags = True
                 for row in reset_mask.nonzero()[0].tolist():
                     buffers.was_reset[row] = True
                     self._start_episodes(row)
@@ -189,10 +183,8 @@ class Worker:
             if notes.infos or notes.final_infos or notes.objects or notes.failures:
                 return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
             return None
-        except RowFailures as error:
-            return WorkerReply(failures=self._failures(Op.STEP, error.failures))
         except (Exception, SystemExit) as error:
-            return WorkerReply(failures=[self._failure(Op.STEP, range(self.worker_spec.num_envs), error)])
+            return self._failed_reply(Op.STEP, error)
 
     # -- operations ------------------------------------------------------------------------------
 
@@ -250,7 +242,10 @@ class Worker:
         """Steps or resets the rows of a command."""
         buffers, reset_done = self.slots[command.slot], command.reset_done
         if command.rows is not None or (command.masked and (command.extra or not self._can_mix)):
-            rows, reset_rows = self._split(command)
+            if command.rows is None:
+                rows, reset_rows = _split(self.reset_mask)
+            else:
+                rows, reset_rows = [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
             actions = self._actions(np.array(rows, np.int64), command.extra)
             return self._step_some(rows, reset_rows, actions, buffers, reset_done)
         buffers.flags.fill(False)
@@ -279,12 +274,6 @@ class Worker:
         self._first_steps[index] -= 1
         self._end_step(notes, rows, buffers, reset_done)
         return self._make_reply(Op.STEP, notes, reply)
-
-    def _split(self, command: Command) -> tuple[list[int], list[int]]:
-        """Returns the rows to step and the rows to reset."""
-        if command.rows is not None:
-            return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
-        return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
     def _end_step(self, notes: StepNotes, index: Sequence[int] | slice, buffers: RowBuffers, reset_done: bool) -> None:
         """Records the episodes that ended in a step of the rows of `index`."""
@@ -408,6 +397,12 @@ class Worker:
         start = self.worker_spec.start
         return {leaf: [(start + row, value) for row, value in pairs] for leaf, pairs in objects.items()}
 
+    def _failed_reply(self, op: Op, error: BaseException) -> WorkerReply:
+        """Returns the reply for an operation that raised: some rows failed, or all."""
+        if isinstance(error, RowFailures):
+            return WorkerReply(failures=self._failures(op, error.failures))
+        return WorkerReply(failures=[self._failure(op, range(self.worker_spec.num_envs), error)])
+
     def _failures(self, op: Op | str, failures: Sequence[tuple[int, BaseException]]) -> list[Failure]:
         return [self._failure(op, [row], error) for row, error in failures]
 
@@ -428,6 +423,11 @@ class Worker:
             if row not in already_failed:
                 quantity = "reward" if np.isnan(buffers.reward[row]) else "observation"
                 notes.failures.append((row, FloatingPointError(f"the {quantity} is NaN (found since check_nan=True)")))
+
+
+def _split(reset_mask: np.ndarray) -> tuple[list[int], list[int]]:
+    """Returns the rows to step and the rows to reset."""
+    return np.flatnonzero(~reset_mask).tolist(), np.flatnonzero(reset_mask).tolist()
 
 
 def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:

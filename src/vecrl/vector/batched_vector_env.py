@@ -106,6 +106,8 @@ class BatchedVectorEnv(BaseVectorEnv):
         self.device = torch.device(normalize_device(simulator.device))
         self._infos = not empty_info
         self._stats = episode_stats and self._infos
+        # in same-step mode, each step is of all rows that are not finished
+        self._masks_infos = mode is not AutoresetMode.SAME_STEP or num_episodes is not None
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
@@ -186,7 +188,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
             step, done, obs = self._checked.step_and_reset(actions)
-            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, None)
+            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
         finished = self._is_finished()
         step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
@@ -215,9 +217,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _make_result(
         self, step: BatchStep, obs: Tree, done: Tensor, restarting: Tensor, finished: Tensor
     ) -> TensorStep:
-        not_stepped = restarting if self.num_episodes is None else restarting | finished
-        is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        info = self._info(step, done, None if is_same_step and self.num_episodes is None else not_stepped)
+        info = self._info(step, done, restarting if self.num_episodes is None else restarting | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
         if restarting is not self._no_rows:
             stepped = ~restarting
@@ -228,21 +228,12 @@ class BatchedVectorEnv(BaseVectorEnv):
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor | None) -> InfoDict:
-        """Returns the infos.
-
-        Args:
-            step: the step.
-            done: the rows in which an episode ended.
-            not_stepped: the rows without infos of a step, since they were reset or are finished; None if the step was
-                of all rows, so that infos need no masks.
-        """
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
+        """Returns the infos. Rows of `not_stepped`, which were reset or are finished, have none of a step."""
         if not self._infos:
             return {}
         info: InfoDict = dict(step.info)
-        if not_stepped is None:
-            not_stepped = self._no_rows
-        elif info:
+        if self._masks_infos and info:
             stepped, masks = ~not_stepped, {f"_{key}" for key in info if not key.startswith("_")}
             info |= {mask: stepped & info[mask] if mask in info else stepped for mask in masks}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
