@@ -1,6 +1,7 @@
 """`reset(options={"reset_mask": mask})` of every vector environment resets exactly the rows of the mask."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -9,9 +10,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import SyncVectorEnv as GymnasiumSyncVectorEnv
+from tests.fixtures.faulty_envs import FaultyEnv, raises
 from tests.fixtures.gym_envs import counting
 
-from vecrl.errors import PendingError, SpaceError
+from vecrl.errors import PendingError, SpaceError, WorkerError
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, make_vector_env
 
 N = 4
@@ -147,3 +149,18 @@ def test_other_options_reach_only_the_rows_of_the_mask():
         env.reset(options=options)
         assert env._pool.invoke("get", "options") == [[None, {"level": 2}], [None]]
     assert set(options) == {"reset_mask", "level"}
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+@pytest.mark.parametrize("cls", [VectorEnv, SyncVectorEnv])
+def test_an_environment_that_failed_keeps_its_latest_observation(cls, backend):
+    """A failed step has no observation, so a reset of others returns the one before, on every backend."""
+    makers = [partial(FaultyEnv, 1), partial(FaultyEnv, 2, "step", raises, at=2)]
+    with cls(makers, backend=backend, num_workers=2) as envs:
+        envs.reset()
+        envs.step(np.array([0, 0]))
+        with pytest.raises(WorkerError) as caught:
+            envs.step(np.array([0, 0]))
+        assert caught.value.transition.obs.tolist() == [[1, 0, 2], [2, 0, 1]]
+        obs, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        assert obs.tolist() == [[1, 1, 0], [2, 0, 1]]

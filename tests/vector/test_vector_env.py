@@ -15,11 +15,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
-from tests.fixtures.faulty_envs import FaultyEnv, raises
 from tests.fixtures.gym_envs import CountingEnv, EchoEnv, counting, echoes, makers, ones
 
 from vecrl.errors import PendingError, SerializationError, SpaceError, WorkerError
-from vecrl.vector import SyncVectorEnv, VectorEnv, info_of
+from vecrl.vector import VectorEnv, info_of
 
 PLACES = [("serial", 1), ("threads", 2), ("processes", 2)]
 MODES = [mode.value for mode in AutoresetMode]
@@ -435,18 +434,3 @@ def test_seeds_and_actions_that_are_no_arrays_of_one_dimension_more_raise():
         envs.reset()
         with pytest.raises(SpaceError, match=r"Expected actions of shape \(2,\).*all of one shape"):
             envs.step([[1.0], [1.0, 2.0]])
-
-
-@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
-@pytest.mark.parametrize("cls", [VectorEnv, SyncVectorEnv])
-def test_an_environment_that_failed_keeps_its_latest_observation(cls, backend):
-    """A failed step has no observation, so a reset of others returns the one before, on every backend."""
-    makers = [partial(FaultyEnv, 1), partial(FaultyEnv, 2, "step", raises, at=2)]
-    with cls(makers, backend=backend, num_workers=2) as envs:
-        envs.reset()
-        envs.step(np.array([0, 0]))
-        with pytest.raises(WorkerError) as caught:
-            envs.step(np.array([0, 0]))
-        assert caught.value.transition.obs.tolist() == [[1, 0, 2], [2, 0, 1]]
-        obs, _ = envs.reset(options={"reset_mask": np.array([True, False])})
-        assert obs.tolist() == [[1, 1, 0], [2, 0, 1]]
