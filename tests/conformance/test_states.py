@@ -140,14 +140,18 @@ def test_worker_state_errors_are_state_errors(backend):
         rich.set_state(state)
 
 
-def test_partial_resets_after_restore_keep_other_rows():
+@pytest.mark.parametrize("backends", [("serial", "serial"), ("serial", "threads"), ("threads", "serial")])
+def test_partial_resets_after_restore_keep_other_rows(backends):
     """The latest observations, which a partial reset returns for the other rows, are part of the state."""
-    envs, other = VectorEnv([CARTPOLE] * 3), VectorEnv([CARTPOLE] * 3)
+    envs, other = (VectorEnv([CARTPOLE] * 3, backend=backend) for backend in backends)
     envs.reset(seed=1)
+    envs.action_space.seed(5)
     acted(envs, 3)
     other.set_state(envs.get_state())
     mask = {"reset_mask": np.array([True, False, False])}
-    assert_same(other.reset(options=mask), envs.reset(options=dict(mask)))
+    for _ in range(2):
+        assert_same(other.reset(options=dict(mask)), envs.reset(options=dict(mask)))
+        assert_same(acted(other, 1), acted(envs, 1))
     envs.close()
     other.close()
 

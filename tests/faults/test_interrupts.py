@@ -192,7 +192,7 @@ def test_a_serial_step_that_is_interrupted_leaves_its_environments_to_be_reset()
 def test_the_message_after_an_interrupted_step_fits_classes_that_cannot_wait(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with VectorEnv([FaultyEnv] * 4, backend=backend, num_workers=2) as envs:
+    with VectorEnv([FaultyEnv] * 4, backend=backend, num_workers=1 if backend == "serial" else 2) as envs:
         envs.reset()
 
         def interrupt(*_: object) -> Any:

@@ -394,6 +394,23 @@ def test_threads_cannot_be_cancelled() -> None:
     pool.close()
 
 
+def test_a_cancelled_worker_in_this_process_is_replaced_for_later_steps() -> None:
+    made: list[FaultyEnv] = []
+
+    def make() -> FaultyEnv:
+        made.append(FaultyEnv(len(made)))
+        return made[-1]
+
+    pool = make_pool([make, make], "serial")
+    pool.reset()
+    pool.step_async(ACTIONS[:2])
+    assert pool.cancel([0]).tolist() == [0, 1]
+    pool.reset()
+    assert pool.step(ACTIONS[:2]).obs.tolist() == [[2, 0, 1], [3, 0, 1]]
+    assert [env.closed for env in made] == [True, True, False, False]
+    pool.close()
+
+
 def test_replacement_workers_end_with_the_pool(tmp_path: Any) -> None:
     pool: Pool | None = _pool("processes", is_killed, tmp_path / "mark")
     pool.reset()

@@ -73,7 +73,7 @@ def test_only_stuck_workers_time_out(policy: Any) -> None:
 
 
 def test_late_serial_commands_time_out_once() -> None:
-    pool = make_pool(env_fns_with_fault("step", sleeps, bad=1, count=2), "serial", step_timeout=0.1)
+    pool = make_pool(env_fns_with_fault("step", sleeps, bad=1, count=2), "serial", workers=2, step_timeout=0.1)
     pool.reset()
     pool.send([0, 1], ACTIONS[:2])
     with pytest.raises(StepTimeout, match="environment 1"):

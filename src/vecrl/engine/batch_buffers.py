@@ -164,21 +164,16 @@ class BatchBuffers:
 
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
         """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""
+        own = slice(start, stop)
+
+        def part(leaves: list[Any]) -> list[Any]:
+            return [None if leaf is None else leaf[own] for leaf in leaves]
+
+        final_obs = part(self.final_obs)
         return [
-            RowBuffers(s.obs, self.final_obs, s.reward, s.flags, s.returns, s.lengths).part(start, stop)
+            RowBuffers(part(s.obs), final_obs, s.reward[own], s.flags[:, own], s.returns[own], s.lengths[own])
             for s in self.slots
         ]
-
-    def new_rows(self) -> RowBuffers:
-        """Returns buffers of new arrays for the observations, rewards and flags of all rows.
-
-        Their other arrays, which each step writes again, are those of this object and of slot 0.
-        """
-        slot, n = self.slots[0], self.num_envs
-        obs: list[Any] = []
-        for leaf in slot.obs:
-            obs.append(None if leaf is None else np.zeros(leaf.shape, leaf.dtype))
-        return RowBuffers(obs, self.final_obs, np.zeros(n), np.zeros((3, n), bool), slot.returns, slot.lengths)
 
     def reserve_slot(self) -> int:
         """Returns the index of a slot that `free_slot` does not return any more."""

@@ -126,7 +126,8 @@ class Infos:
 
 
 NO_INFOS = Infos()
-"""The infos of a transition without any. It is shared, so nothing may be added to it."""
+"""The infos of a transition without any. It is shared, so nothing can be added to it."""
+NO_INFOS.batches = NO_INFOS.dicts = ()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> InfoDict:

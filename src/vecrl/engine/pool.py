@@ -24,7 +24,7 @@ from .pool_options import PoolOptions
 from .simulator import ResetOptions, Simulator
 from .space_layout import LeafRows, Tree
 from .transition import Transition
-from .worker import Command, Op, Worker, WorkerReply
+from .worker import Command, Op, Worker
 
 _Result = TypeVar("_Result", Transition, Transition | None)
 ExtraOf = Callable[[np.ndarray], object]
@@ -58,8 +58,10 @@ class Pool(EnvAccess):
         **options: Any,
     ):
         super().__init__(makers, PoolOptions(backend=backend, **options))
-        self._inline_workers: list[Worker] | None = None
-        if backend_entry(backend).steps_inline and self.step_timeout is None and self._fault_policy is None:
+        # the only worker, if it steps in this thread: the list of the backend, in which a restart replaces it
+        self._inline_workers: list[Worker] = []
+        has_one_without_limit = self.num_workers == 1 and self.step_timeout is None and self._fault_policy is None
+        if backend_entry(backend).steps_inline and has_one_without_limit:
             assert isinstance(self._backend, StepsInline)
             self._inline_workers = self._backend.workers
 
@@ -79,9 +81,8 @@ class Pool(EnvAccess):
             ids: the environments to reset; the transition has one row for each, in this order.
         """
         with self._lock:
-            workers = self._inline_workers
-            if workers is not None and self.step_timeout is None and (ids is None or not self._pending.open):
-                return self._reset_inline(workers, seeds, options, ids)
+            if self._inline_workers and (ids is None or not self._pending.open):
+                return self._reset_inline(self._inline_workers[0], seeds, options, ids)
             if ids is None:
                 self.reset_async(seeds, options)
                 return self._await_all(None)
@@ -94,7 +95,7 @@ class Pool(EnvAccess):
 
     def _reset_inline(
         self,
-        workers: Sequence[Worker],
+        worker: Worker,
         seeds: Sequence[int | None] | None,
         options: ResetOptions | None,
         ids: Ids | None,
@@ -108,10 +109,10 @@ class Pool(EnvAccess):
         extra_of = _reset_extras(seeds, options)
         command = PendingCommand(Op.RESET, 0, (), checked_ids, 0, False)
         try:
-            for worker, rows, positions in self._env_index.split(checked_ids):
-                reply = workers[worker].execute(Command(Op.RESET, rows=rows.tolist(), extra=extra_of(positions)))
+            for _, rows, positions in self._env_index.split(checked_ids):
+                reply = worker.execute(Command(Op.RESET, rows=rows.tolist(), extra=extra_of(positions)))
                 if reply is not None:
-                    command.replies.append((worker, reply))
+                    command.replies.append((0, reply))
             transition = self._transition_builder.partial([command])
         except BaseException:
             self._lose_results(checked_ids)
@@ -145,22 +146,18 @@ class Pool(EnvAccess):
         """
         with self._lock:
             self._check_step(reset_mask)
-            workers = self._inline_workers
-            if workers is not None:
+            if self._inline_workers:
+                if reset_mask is not None:  # as bools of the right number
+                    self._buffers.reset_mask[:] = reset_mask
                 elements = self.action_layout.elements(actions, self.num_envs)
-                transition = self._step_inline(workers, elements, reset_mask, reset_done)
-                assert transition is not None
-                return transition
+                return self._step_inline(elements, reset_done, masked=reset_mask is not None)
             self._send_step(actions, reset_mask, reset_done)
             return self._await_all(None)
 
     @property
     def _only_simulator(self) -> Simulator | None:
         """The simulator of all environments, if there is one and `_step_simulator` can step it in this thread."""
-        workers = self._inline_workers
-        if workers is None or len(workers) != 1 or workers[0].worker_spec.check_nan:
-            return None
-        return workers[0].sim
+        return self._inline_workers[0].sim if self._inline_workers and not self._options.check_nan else None
 
     def _step_simulator(self, inputs: Any, reset_done: bool, has_results: Callable[[], bool]) -> Transition | None:
         """Steps all environments of `_only_simulator`. Its results need not go through the buffers.
@@ -175,52 +172,42 @@ class Pool(EnvAccess):
         """
         with self._lock:
             self._check_step(None)
-            assert self._inline_workers is not None
-            return self._step_inline(self._inline_workers, inputs, None, reset_done, has_results)
+            return self._step_inline(inputs, reset_done, masked=False, has_results=has_results)
 
     def _step_inline(
-        self,
-        workers: Sequence[Worker],
-        actions: Any,
-        reset_mask: np.ndarray | None,
-        reset_done: bool,
-        has_results: Callable[[], bool] | None = None,
-    ) -> Transition | None:
-        """Steps all environments in the caller's thread, without a command to wait for."""
-        if reset_mask is not None:  # as bools of the right number
-            self._buffers.reset_mask[:] = reset_mask
-            reset_mask = self._buffers.reset_mask
-        rows = self._buffers.new_rows()
-        replies: list[tuple[int, WorkerReply]] = []
+        self, actions: Any, reset_done: bool, masked: bool, has_results: Callable[[], bool] | None = None
+    ) -> Any:
+        """Steps all environments in the caller's thread, without a command to wait for.
+
+        Returns:
+            The transition; None if `has_results` returns True.
+        """
+        worker = self._inline_workers[0]
         try:
-            for worker in workers:
-                if len(workers) == 1:
-                    reply = worker.step(actions, rows, reset_done, reset_mask)
-                else:
-                    own, mask = worker.rows, None if reset_mask is None else reset_mask[worker.rows]
-                    reply = worker.step(actions[own], rows.part(own.start, own.stop), reset_done, mask)
-                if reply is not None:
-                    replies.append((worker.worker_spec.index, reply))
-            are_kept = not replies and has_results is not None and has_results()
-            transition = None if are_kept else self._transition_builder.from_rows(rows, replies)
+            reply = worker.step(actions, worker.slots[0], reset_done, masked)
+            if reply is None and has_results is not None and has_results():
+                transition = None
+            else:
+                transition = self._transition_builder.full(0, () if reply is None else ((0, reply),))
         except BaseException:
             self._lose_results(slice(None))
             raise
-        if not replies and self._healthy and not self._pending.calls_must_end:
+        if reply is None and self._healthy and not self._pending.calls_must_end:
             return transition
         command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
-        command.replies = replies
-        return self._end_inline(command, transition, rows.was_reset)
+        if reply is not None:
+            command.replies.append((0, reply))
+        return self._end_inline(command, transition)
 
     def _lose_results(self, ids: np.ndarray | slice) -> None:
-        """Records that Ctrl-C interrupted a call that needs no reply: its environments must be reset."""
+        """Records that a call that needs no reply raised, as by Ctrl-C: its environments must be reset."""
         self._env_index.failed[ids] = True
         self._healthy = False
 
-    def _end_inline(self, command: PendingCommand, transition: _Result, was_reset: np.ndarray | None = None) -> _Result:
+    def _end_inline(self, command: PendingCommand, transition: _Result) -> _Result:
         """Records which environments failed, see `_mark_completed`, and returns the transition."""
         failures = command.failures
-        self._mark_completed(command, failures, was_reset)
+        self._mark_completed(command, failures)
         if self._pending.calls_must_end:
             raise ClosedError(CLOSED)
         if failures:

@@ -326,23 +326,15 @@ class PoolLifecycle:
                 policy.record(command)
         return failures
 
-    def _mark_completed(
-        self, command: PendingCommand, failures: Sequence[Failure], was_reset: np.ndarray | None = None
-    ) -> None:
-        """Records which environments of a completed command are idle and which failed.
-
-        Args:
-            command: the command.
-            failures: of its environments.
-            was_reset: of a step of all, `[n]` bool, the rows that it reset, unless they are in its slot.
-        """
+    def _mark_completed(self, command: PendingCommand, failures: Sequence[Failure]) -> None:
+        """Records which environments of a completed command are idle and which failed."""
         if command.ids is not None:
             self._env_index.busy[command.ids] = False
         failed = self._env_index.failed
         if command.op == Op.RESET:
             failed[slice(None) if command.ids is None else command.ids] = False
         elif command.op == Op.STEP and command.ids is None and not self._healthy:
-            failed &= ~(self._buffers.slots[command.slot].was_reset if was_reset is None else was_reset)
+            failed &= ~self._buffers.slots[command.slot].was_reset
         elif not failures:
             return
         if command.op in (Op.STEP, Op.RESET):

@@ -24,7 +24,7 @@ Array = Any
 
 
 class RowBuffers:
-    """The rows of one worker, in a slot of the batch buffers or in new arrays. The worker's simulator writes them.
+    """The rows of one worker in a slot of the batch buffers. The worker's simulator writes them.
 
     Attributes:
         obs: one array `[k, *leaf_shape]` per leaf of the observation space; None for an opaque leaf.
@@ -52,14 +52,6 @@ class RowBuffers:
         self.terminated, self.truncated, self.was_reset = flags
         self.returns = returns
         self.lengths = lengths
-
-    def part(self, start: int, stop: int) -> RowBuffers:
-        """Returns the buffers of the rows from `start` to `stop`, exclusive."""
-        obs, final_obs = (
-            [None if leaf is None else leaf[start:stop] for leaf in leaves] for leaves in (self.obs, self.final_obs)
-        )
-        numbers = (array[start:stop] for array in (self.returns, self.lengths))
-        return RowBuffers(obs, final_obs, self.reward[start:stop], self.flags[:, start:stop], *numbers)
 
 
 ResetOptions = Mapping[str, Any]

@@ -16,7 +16,7 @@ rule when a worker resets (`Autoreset`) and of a conversion of this record (`gym
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +69,13 @@ class Episodes:
     lengths: np.ndarray
 
 
-@dataclass(slots=True, eq=False)  # not frozen: freezing costs a microsecond per transition
+_NO_ROWS = np.arange(0)
+_NO_ROWS.setflags(write=False)  # it is shared
+
+
 class Transition:
-    """The results of a command to a pool, one row per environment.
+    """The results of a command to a pool, one row per environment. The caller may write to its observations, rewards
+    and flags.
 
     Attributes:
         ids: `[m]` int64, the environments in the order of the rows.
@@ -90,20 +94,36 @@ class Transition:
             reward is 0, and their episode, if one was running, is truncated.
     """
 
-    ids: np.ndarray
-    layout: Layout
-    obs: Tree
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    was_reset: np.ndarray
-    final_rows: np.ndarray
-    final_obs: Tree
-    infos: Infos
-    final_infos: Infos
-    done_rows: np.ndarray
-    episode_stats: tuple[np.ndarray, np.ndarray] | None = field(repr=False)
+    # what most steps do not have is set after `__init__`, which is faster
+    final_rows: np.ndarray = _NO_ROWS
+    final_obs: Tree = None
+    infos: Infos = NO_INFOS
+    final_infos: Infos = NO_INFOS
+    done_rows: np.ndarray = _NO_ROWS
+    episode_stats: tuple[np.ndarray, np.ndarray] | None = None
     failed: Sequence[int] = ()
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        layout: Layout,
+        obs: Tree,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        was_reset: np.ndarray,
+    ):
+        self.ids = ids
+        self.layout = layout
+        self.obs = obs
+        self.reward = reward
+        self.terminated = terminated
+        self.truncated = truncated
+        self.was_reset = was_reset
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name != "layout")
+        return f"Transition({fields})"
 
     @property
     def done(self) -> np.ndarray:

@@ -149,39 +149,38 @@ class Worker:
         except (Exception, SystemExit) as error:
             return self._failed_reply(command.op, error)
 
-    def step(
-        self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, reset_mask: np.ndarray | None = None
-    ) -> WorkerReply | None:
+    def step(self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, masked: bool) -> WorkerReply | None:
         """Steps all rows, or resets them where the reset mask holds. Returns None if everything is in the rows.
 
         Args:
             actions: one per row, in memory that the environments may keep.
-            buffers: the rows to write; all their flags must be False.
+            buffers: the rows to write.
             reset_done: whether a row in which the episode ends is reset at once.
-            reset_mask: `[k]` bool, rows to reset instead of stepping them; None for none.
+            masked: whether the `reset_mask` of the batch buffers selects rows to reset instead of stepping them.
         """
+        sim: Any = self.sim
         try:
-            if reset_mask is not None and not self._can_mix:
-                rows, reset_rows = _split(reset_mask)
+            if masked and not self._can_mix:
+                rows, reset_rows = _split(self.reset_mask)
                 return self._step_some(rows, reset_rows, [actions[row] for row in rows], buffers, reset_done)
+            buffers.flags.fill(False)
             self.num_steps += 1
-            sim: Any = self.sim
-            if reset_mask is None:
-                notes = sim.step(None, actions, buffers, reset_done)
+            if masked:
+                notes = sim.step(None, actions, buffers, reset_done, self.reset_mask.tolist())
             else:
-                notes = sim.step(None, actions, buffers, reset_done, reset_mask.tolist())
+                notes = sim.step(None, actions, buffers, reset_done)
             if len(self.returns) == 1:  # faster than an array operation
                 self.returns[0] += buffers.reward[0]
             else:
                 self.returns += buffers.reward
-            if reset_mask is not None:
-                for row in reset_mask.nonzero()[0].tolist():
+            if masked:
+                for row in self.reset_mask.nonzero()[0].tolist():
                     buffers.was_reset[row] = True
                     self._start_episodes(row)
             if notes.done_rows or self.worker_spec.check_nan:
                 self._end_step(notes, slice(None), buffers, reset_done)
             if notes.infos or notes.final_infos or notes.objects or notes.failures:
-                return self._make_reply(Op.STEP, notes, reset_mask=reset_mask)
+                return self._make_reply(Op.STEP, notes, reset_mask=self.reset_mask if masked else None)
             return None
         except (Exception, SystemExit) as error:
             return self._failed_reply(Op.STEP, error)
@@ -248,9 +247,7 @@ class Worker:
                 rows, reset_rows = [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
             actions = self._actions(np.array(rows, np.int64), command.extra)
             return self._step_some(rows, reset_rows, actions, buffers, reset_done)
-        buffers.flags.fill(False)
-        reset_mask = self.reset_mask if command.masked else None
-        return self.step(self._actions(None, command.extra), buffers, reset_done, reset_mask)
+        return self.step(self._actions(None, command.extra), buffers, reset_done, command.masked)
 
     def _step_some(
         self,

@@ -70,7 +70,7 @@ class SyncVectorEnv(BaseVectorEnv):
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
             `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`: see `vecrl.engine.PoolOptions`.
 
-    Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
+    Later calls never overwrite what `reset` and `step` returned.
 
     Raises:
         ValueError: there are no makers, `num_episodes` is not positive, or a mode is one of `VectorEnv` only.

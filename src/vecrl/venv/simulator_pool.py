@@ -191,9 +191,9 @@ class SimulatorPool:
         rows = map_tree(_array if ids is self._all_ids else lambda leaf: _array(leaf)[ids], obs)
         done = (terminated | truncated).nonzero()[0]
         flags = np.full(len(ids), was_reset)
-        return Transition(
-            ids, self.obs_layout, rows, reward, terminated, truncated, flags, done[:0], None, infos, Infos(), done, None
-        )
+        transition = Transition(ids, self.obs_layout, rows, reward, terminated, truncated, flags)
+        transition.infos, transition.final_infos, transition.done_rows = infos, Infos(), done
+        return transition
 
 
 class BatchedVenv(BaseVectorEnv):

@@ -343,9 +343,8 @@ def _write_leaf(values: list[Tree], target: np.ndarray, rows: Sequence[int]) -> 
         _stack(values, target)
         return
     for row, value in zip(rows, values, strict=False):
-        if getattr(value, "shape", None) != shape or (
-            value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind")
-        ):  # caught in `_write`, which then checks each observation
+        if value.shape != shape or (value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind")):
+            # caught in `_write`, as is an AttributeError; each observation is checked then
             raise SpaceError(f"expected an observation of shape {shape} and a dtype that casts to {dtype}")
         target[row] = value
 
