@@ -199,29 +199,29 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _next_step(self, actions: Tree) -> TensorStep:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
-        restarting = self._done if self.num_episodes is None else self._done & ~finished
+        reset_mask = self._to_reset if self.num_episodes is None else self._to_reset & ~finished
         step = self._checked.step(actions)
         done = torch.logical_or(step.terminated, step.truncated)
-        if restarting is not self._no_rows:
-            done &= ~restarting
+        if reset_mask is not self._no_rows:
+            done &= ~reset_mask
         done = self._count_down(done, finished)
         obs = step.next_obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            if restarting is not self._no_rows:
-                obs = self._checked.reset_where(restarting)
+            if reset_mask is not self._no_rows:
+                obs = self._checked.reset_where(reset_mask)
             # On the CPU, reading a flag takes less time than a reset of no row. A compiled step cannot read it.
             can_read = done.is_cpu and not torch.compiler.is_compiling()
-            self._done = self._no_rows if can_read and not done.any() else done
-        return self._make_result(step, obs, done, restarting, finished)
+            self._to_reset = self._no_rows if can_read and not done.any() else done
+        return self._make_result(step, obs, done, reset_mask, finished)
 
     def _make_result(
-        self, step: BatchStep, obs: Tree, done: Tensor, restarting: Tensor, finished: Tensor
+        self, step: BatchStep, obs: Tree, done: Tensor, reset_mask: Tensor, finished: Tensor
     ) -> TensorStep:
-        info = self._info(step, done, restarting if self.num_episodes is None else restarting | finished)
+        info = self._info(step, done, reset_mask if self.num_episodes is None else reset_mask | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
-        if restarting is not self._no_rows:
-            stepped = ~restarting
-            reward = torch.where(restarting, 0, reward)
+        if reset_mask is not self._no_rows:
+            stepped = ~reset_mask
+            reward = torch.where(reset_mask, 0, reward)
             terminated, truncated = terminated & stepped, truncated & stepped
         if self.num_episodes is not None:
             reward = torch.where(finished, torch.nan, reward)
@@ -252,12 +252,12 @@ class BatchedVectorEnv(BaseVectorEnv):
         """Resets the counters of the rows in `mask` (None: all)."""
         if mask is None:
             n, device = self.num_envs, self.device
-            self._done = self._no_rows
+            self._to_reset = self._no_rows
             self._episodes_left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
             self._returns = torch.zeros(n, dtype=torch.float64, device=device)
             self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
             return
-        self._done = self._done & ~mask
+        self._to_reset = self._to_reset & ~mask
         self._episodes_left = torch.where(mask, self.num_episodes or 1, self._episodes_left)
         self._returns = torch.where(mask, 0, self._returns)
         self._lengths = torch.where(mask, 0, self._lengths)
