@@ -82,7 +82,7 @@ class Pool(EnvAccess):
         """
         with self._lock:
             if self._inline_workers and (ids is None or not self._pending.open):
-                return self._reset_inline(self._inline_workers[0], seeds, options, ids)
+                return self._reset_inline(seeds, options, ids)
             if ids is None:
                 self.reset_async(seeds, options)
                 return self._await_all(None)
@@ -94,13 +94,10 @@ class Pool(EnvAccess):
             return self._collect(pending_commands, ordered=True)
 
     def _reset_inline(
-        self,
-        worker: Worker,
-        seeds: Sequence[int | None] | None,
-        options: ResetOptions | None,
-        ids: Ids | None,
+        self, seeds: Sequence[int | None] | None, options: ResetOptions | None, ids: Ids | None
     ) -> Transition:
         """Resets environments in the caller's thread, without a command to wait for."""
+        worker = self._inline_workers[0]
         if ids is None:
             self._prepare_reset(seeds)
             checked_ids = np.arange(self.num_envs)

@@ -67,9 +67,7 @@ class TransitionBuilder:
         if failed:
             transition.failed = failed
         if b"\1" in slot.flags.tobytes() and len(done := transition.done.nonzero()[0]):  # faster than `any`
-            transition.done_rows = done
-            transition.episode_stats = slot.returns.copy(), slot.lengths.copy()
-            self._add_final_obs(transition, replies)
+            self._add_episodes(transition, done, (slot.returns.copy(), slot.lengths.copy()), replies)
         return transition
 
     def _build(self, leaves: Sequence[np.ndarray | None]) -> Tree:
@@ -90,7 +88,7 @@ class TransitionBuilder:
             if (rank[1:] < rank[:-1]).any():
                 ids = ids[rank.argsort()]
         replies = [pair for command in commands for pair in command.replies]
-        infos, final_infos = self._merge_replies(replies)
+        infos = self._merge_replies(replies)
         terminated, truncated, was_reset = slot.flags.take(ids, 1)
         done = (terminated | truncated).nonzero()[0]
         if len(done):
@@ -103,17 +101,18 @@ class TransitionBuilder:
         transition = Transition(
             ids, self._layout, self._layout.build(obs), slot.reward[ids], terminated, truncated, was_reset
         )
-        transition.infos, transition.final_infos = infos, final_infos
+        transition.infos, transition.final_infos = infos
         if len(done):
-            transition.done_rows = done
-            transition.episode_stats = slot.returns[ids], slot.lengths[ids]
-            self._add_final_obs(transition, replies)
+            self._add_episodes(transition, done, (slot.returns[ids], slot.lengths[ids]), replies)
         transition.failed = _positions([i for command in commands for i in command.failed], ids)
         return transition
 
-    def _add_final_obs(self, transition: Transition, replies: Replies) -> None:
-        """Adds the final observations of the rows that were reset after their episode ended."""
-        rows = transition.done_rows[transition.was_reset[transition.done_rows]]
+    def _add_episodes(
+        self, transition: Transition, done: np.ndarray, stats: tuple[np.ndarray, np.ndarray], replies: Replies
+    ) -> None:
+        """Adds the rows in which an episode ended, their statistics, and the final observations of those reset."""
+        transition.done_rows, transition.episode_stats = done, stats
+        rows = done[transition.was_reset[done]]
         if not len(rows):
             return
         transition.final_rows, ids = rows, transition.ids[rows]

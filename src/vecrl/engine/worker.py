@@ -240,7 +240,7 @@ class Worker:
     def _step(self, command: Command) -> WorkerReply | None:
         """Steps or resets the rows of a command."""
         buffers, reset_done = self.slots[command.slot], command.reset_done
-        if command.rows is not None or (command.masked and (command.extra or not self._can_mix)):
+        if command.rows is not None or (command.masked and command.extra):
             if command.rows is None:
                 rows, reset_rows = _split(self.reset_mask)
             else:

@@ -34,8 +34,8 @@ class BackendEntry:
         in_process: whether the environments are in the caller's process, so that they share its objects and its global
             random generators, and so that a crash of one ends the caller.
         runs_inline: whether `Backend.receive` itself executes the commands, one after another, in the caller's thread.
-        steps_inline: whether the backend is a `StepsInline` too, with a `step` that the pool calls instead of sending a
-            command to all, unless steps have a time limit or environments that fail are restarted.
+        steps_inline: whether the backend is a `StepsInline` too. If it has one worker, the pool calls this worker
+            instead of sending a command to all, unless steps have a time limit or environments that fail are restarted.
         takes_ray_options: whether `ray_options` may be given.
         takes_python: whether `python` may be given, the interpreter of the workers.
     """
