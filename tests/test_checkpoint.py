@@ -139,8 +139,8 @@ class Walk(gymnasium.Env):
 class Step:
     def __init__(self, length):
         self.length = length
-path, what, backend = sys.argv[1:]
-envs = VectorEnv([Walk] * 3, backend=backend, num_workers=2)
+path, what, backend, num_workers = sys.argv[1:]
+envs = VectorEnv([Walk] * 3, backend=backend, num_workers=int(num_workers))
 if what == "save":
     envs.reset(seed=3)
     for _ in range(13):
@@ -153,14 +153,15 @@ envs.close()
 """
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_other_processes_can_continue(tmp_path, backend):
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", "1"), ("processes", "2")])
+def test_other_processes_can_continue(tmp_path, backend, num_workers):
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, str(script), str(tmp_path / "a.ckpt")]
+    commands = [
+        [sys.executable, str(script), str(tmp_path / "a.ckpt"), what, backend, num_workers] for what in ("save", "load")
+    ]
     outputs = [
-        subprocess.run([*command, what, backend], capture_output=True, text=True, check=True, timeout=60).stdout
-        for what in ("save", "load")
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout for command in commands
     ]
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) > 500

@@ -104,12 +104,12 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("serial", 2), ("processes", 2)])
 @pytest.mark.parametrize("name", WRONG)
-def test_invalid_actions_raise(name, backend):
+def test_invalid_actions_raise(name, backend, num_workers):
     """Actions are checked before any environment is stepped. The message has the expected and the actual value."""
     space, action, text = WRONG[name]
-    with VectorEnv(noise("box", N, space, infos=False), backend=backend, num_workers=2) as envs:
+    with VectorEnv(noise("box", N, space, infos=False), backend=backend, num_workers=num_workers) as envs:
         envs.reset(seed=1)
         with pytest.raises(SpaceError, match=text):
             envs.step(action)

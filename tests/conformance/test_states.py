@@ -32,10 +32,10 @@ def batched(**options):
 
 
 VECTORS = {
-    f"{backend}, {mode.value}": partial(
-        VectorEnv, noise("dict", 5), backend=backend, num_workers=2, autoreset_mode=mode
+    f"{backend} {num_workers}, {mode.value}": partial(
+        VectorEnv, noise("dict", 5), backend=backend, num_workers=num_workers, autoreset_mode=mode
     )
-    for backend in ("serial", "threads", "processes")
+    for backend, num_workers in [("serial", 1), ("serial", 2), ("threads", 2), ("processes", 2)]
     for mode in AutoresetMode
 } | {
     "async": partial(AsyncVectorEnv, [CARTPOLE] * 3),
@@ -106,7 +106,7 @@ def test_restored_vector_environments_continue_equally(name):
 
 def test_states_restore_on_other_backends_and_worker_counts():
     with (
-        VECTORS["serial, SameStep"]() as envs,
+        VECTORS["serial 1, SameStep"]() as envs,
         VectorEnv(noise("dict", 5), backend="processes", num_workers=5, autoreset_mode="same_step") as other,
     ):
         envs.reset(seed=1)
@@ -116,9 +116,9 @@ def test_states_restore_on_other_backends_and_worker_counts():
         assert_same(acted(other), acted(envs))
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_worker_state_errors_are_state_errors(backend):
-    envs = VectorEnv([OwnStateEnv, HiddenStateEnv], backend=backend, num_workers=2)
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("serial", 2), ("processes", 2)])
+def test_worker_state_errors_are_state_errors(backend, num_workers):
+    envs = VectorEnv([OwnStateEnv, HiddenStateEnv], backend=backend, num_workers=num_workers)
     with pytest.raises(StateError, match=r"environment 1 .* env\.hidden"):
         envs.get_state()
     envs.close()

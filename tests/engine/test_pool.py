@@ -88,14 +88,15 @@ def test_seeds_reach_their_environments(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mask", [[False, True, True, False], [0, 1, 1, 0]])
-def test_reset_mask_resets_instead_of_stepping(backend: str, mask: list[int]) -> None:
+def test_reset_mask_resets_instead_of_stepping(backend: str) -> None:
     pool = _pool(backend)
     pool.reset()
     pool.step(np.zeros(4, int))
-    with pytest.raises(ValueError, match="broadcast"):
-        pool.step(np.zeros(4, int), reset_mask=np.zeros(3, bool))
-    mixed = pool.step(np.zeros(4, int), reset_mask=np.array(mask))
+    for wrong in (np.zeros(3, bool), np.zeros((4, 1), bool), np.zeros(4, int)):
+        for call in (pool.step, pool.step_async):
+            with pytest.raises(SpaceError, match=r"Expected reset_mask to be 4 bools, got (bool|int64) of shape"):
+                call(np.zeros(4, int), reset_mask=wrong)
+    mixed = pool.step(np.zeros(4, int), reset_mask=np.array([False, True, True, False]))
     np.testing.assert_array_equal(mixed.obs[:, 1:], [[0, 2], [1, 0], [1, 0], [0, 2]])
     np.testing.assert_array_equal(mixed.reward, [2, 0, 0, 2])
     np.testing.assert_array_equal(mixed.was_reset, [False, True, True, False])

@@ -164,3 +164,26 @@ def test_an_environment_that_failed_keeps_its_latest_observation(cls, backend, n
         assert caught.value.transition.obs.tolist() == [[1, 0, 2], [2, 0, 1]]
         obs, _ = envs.reset(options={"reset_mask": np.array([True, False])})
         assert obs.tolist() == [[1, 1, 0], [2, 0, 1]]
+
+
+class SecondResetFails(FaultyEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.episode == 0:
+            self.episode = 1
+            raise ArithmeticError
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("ids", [[0, 1], [0, 1, 2]])
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("serial", 2), ("threads", 2), ("processes", 2)])
+def test_an_environment_that_failed_in_a_reset_keeps_its_latest_observation(backend, num_workers, ids):
+    makers = [partial(FaultyEnv, 1), partial(SecondResetFails, 2), partial(FaultyEnv, 3)]
+    with VectorEnv(makers, backend=backend, num_workers=num_workers) as envs:
+        envs.reset()
+        for _ in range(3):
+            envs.step(np.zeros(3, int))
+        mask = np.isin(np.arange(3), ids)
+        with pytest.raises(WorkerError, match="environment 1"):
+            envs.reset(options={"reset_mask": mask})
+        obs, _ = envs.reset(options={"reset_mask": np.array([True, False, False])})
+        assert obs.tolist() == [[1, 2, 0], [2, 0, 3], [3, 0, 3] if 2 not in ids else [3, 1, 0]]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import ClosedError, PendingError, failures_to_error
+from ..errors import ClosedError, PendingError, SpaceError, failures_to_error
 from ..validation import check_length
 from .backends.base import StepsInline
 from .backends.registry import BackendName, backend_entry
@@ -140,11 +140,14 @@ class Pool(EnvAccess):
             actions: a tree of arrays `[n, ...]`, nested as the action space is.
             reset_mask: `[n]` bool, rows to reset instead of stepping them; their actions are not used.
             reset_done: whether to reset, within this step, the rows in which an episode ends.
+
+        Raises:
+            SpaceError: the mask has another shape or dtype, or the actions are of other shapes or dtypes.
         """
         with self._lock:
             self._check_step(reset_mask)
             if self._inline_workers:
-                if reset_mask is not None:  # as bools of the right number
+                if reset_mask is not None:
                     self._buffers.reset_mask[:] = reset_mask
                 elements = self.action_layout.elements(actions, self.num_envs)
                 return self._step_inline(elements, reset_done, masked=reset_mask is not None)
@@ -219,6 +222,11 @@ class Pool(EnvAccess):
 
     def _check_step(self, reset_mask: np.ndarray | None) -> None:
         """Checks that all environments can be stepped, or reset."""
+        if reset_mask is not None and (reset_mask.shape != (self.num_envs,) or reset_mask.dtype != bool):
+            raise SpaceError(
+                f"Expected reset_mask to be {self.num_envs} bools, got {reset_mask.dtype} of shape "
+                f"{reset_mask.shape}. Give one bool per environment, True for each to reset."
+            )
         pending_commands = self._pending
         if pending_commands.updating or pending_commands.open or pending_commands.completed:
             self._check_idle()

@@ -227,8 +227,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         try:
             transition = get_transition()
         except WorkerError as error:
-            if error.transition is not None:
-                self._after_reset(error.transition)
+            if (failed := error.transition) is not None:
+                self._latest_obs.write_into(failed.obs, failed.ids, error.env_ids)
+                self._after_reset(failed)
             raise
         self._after_reset(transition)
         obs = transition.obs if self._reset_ids is None else self._latest_obs.copy_tree()
