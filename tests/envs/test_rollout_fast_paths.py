@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.transforms import CASES
 from torch import Tensor
 
 from vecrl.envs import EnvBase, GymEnv, GymWrapper, NativeEnv, PendulumEnv, SerialEnv
@@ -35,6 +36,7 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, TensorSpec, Unbounded
+from vecrl.testing import IndependentRowsEnv
 
 ONE = partial(GymEnv, "CartPole-v1")
 MAKERS: dict[str, Any] = {
@@ -476,6 +478,77 @@ def test_rollouts_over_records_under_transforms_equal_single_steps(chain: str, p
     assert (record_steps(envs[0]) is None) == (chain == "of a user" and place != "in a batch")
     for _ in range(2):  # the second rollout starts from what the first one left in transforms
         rollouts = [env.rollout(14, act, callback, **options) for env, callback in zip(envs, calls, strict=True)]
+        entries = [dict(rollout.items(True, True)) for rollout in rollouts]
+        assert entries[0].keys() == entries[1].keys()
+        for key, value in entries[0].items():
+            torch.testing.assert_close(value, entries[1][key], rtol=0, atol=0, equal_nan=True)
+
+
+class _OneAction(IndependentRowsEnv):
+    """An environment of one action."""
+
+    def __init__(self, ids: int):
+        super().__init__(ids)
+        self.full_action_spec = Composite(action=Bounded(-1, 1, (2,)))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(tensordict.copy().set("choice", torch.zeros((), dtype=torch.int64)))
+
+
+_OVER_TENSORDICTS = {
+    "ActionDiscretizer",
+    "AutoResetTransform",
+    "BatchSizeTransform",
+    "DataLoadingPrimer",
+    "DeviceCastTransform",
+    "DeviceCastTransform: of some",
+    "ExpandAs: of flags",
+    "FrameSkipTransform",
+    "FunctionTransform",
+    "Hash: of texts",
+    "KLRewardTransform",
+    "KLRewardTransform: only the penalty",
+    "MeanActionSelector",
+    "ModuleTransform",
+    "ModuleTransform: of actions",
+    "MultiAction",
+    "MultiAction: of stacked observations",
+    "NextObservationDelta",
+    "NextStateReconstructor",
+    "NoopResetEnv",
+    "PinMemoryTransform",
+    "RenameTransform: copies",
+    "Stack",
+    "Stack: of actions",
+    "TensorDictPrimer: before resets",
+    "TerminateTransform",
+    "TerminateTransform: without done",
+    "Timer",
+    "Tokenizer",
+    "VecGymEnvTransform",
+}
+"""Transforms with functions of a user, and those that need more than entries of one row, or groups."""
+_OF_CHOICES = {"ActionMask", "ConditionalPolicySwitch", "ConditionalSkip", "DiscreteActionProjection"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.partition(":")[0] not in _OF_CHOICES])
+def test_rollouts_over_records_under_each_transform_equal_single_steps(name: str) -> None:
+    case = CASES[name]
+    one_env = [partial(_OneAction, i) for i in range(2)]
+    envs = [case.env(SerialEnv(2, one_env), case.make()) for _ in range(2)]
+    actions = envs[0].full_action_spec.zero().apply(lambda action: action + (0.5 if action.is_floating_point() else 1))
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        return td.update(actions)
+
+    keys = (*envs[0].observation_keys, *envs[0].reward_keys, *envs[0].state_keys)
+    has_groups = not all(type(key) is str for key in keys)
+    assert (record_steps(envs[0]) is None) == (has_groups or name in _OVER_TENSORDICTS)
+    for options in ({"break_when_any_done": False}, {}):
+        rollouts = []
+        for env, callback in zip(envs, (None, lambda *_: None), strict=True):
+            torch.manual_seed(5)
+            rollouts.append(env.rollout(14, act, callback, **options))
         entries = [dict(rollout.items(True, True)) for rollout in rollouts]
         assert entries[0].keys() == entries[1].keys()
         for key, value in entries[0].items():

@@ -67,6 +67,17 @@ class Record(dict[Any, Any]):
             record.pop(key, None)
         return record
 
+    def select(self, *keys: str, inplace: bool = False, strict: bool = True) -> Record:
+        """Returns a record with these keys only, by default a new one. Missing ones raise a KeyError if `strict`."""
+        if strict and (missing := [key for key in keys if key not in self]):
+            raise KeyError(missing[0])
+        return self.exclude(*(self.keys() - keys), inplace=inplace)
+
+    def update(self, entries: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Sets the entries of another record or TensorDict, and returns the record."""
+        super().update(entries.items())
+        return self
+
     def copy(self) -> Record:
         """Returns a record of the same values."""
         return Record(self, self.batch_size, self.device)

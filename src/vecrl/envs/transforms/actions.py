@@ -414,6 +414,7 @@ class ActionMask(Transform):
     """
 
     preserves_done = True
+    _takes_records = True
 
     def __init__(self, action_key: Key = "action", mask_key: Key = "action_mask"):
         super().__init__()

@@ -38,6 +38,7 @@ class DTypeCastTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
     _takes_parts = True
 
     def __init__(

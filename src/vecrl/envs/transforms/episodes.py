@@ -48,6 +48,8 @@ class EndOfLifeTransform(Transform):
     tensor([9, 9])
     """
 
+    _takes_records = True
+
     def __init__(
         self,
         eol_key: Key = "end-of-life",
@@ -195,6 +197,7 @@ class RandomTruncationTransform(RowStateTransform):
     """
 
     _env_only = "Remove it."
+    _takes_records = True
 
     def __init__(self, min_horizon: int, max_horizon: int, prob: float = 0.0, first_episode_prob: float | None = None):
         if not 1 <= min_horizon <= max_horizon:

@@ -306,6 +306,7 @@ class SelectTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def __init__(self, *selected_keys: Key, keep_rewards: bool = True, keep_dones: bool = True):
         super().__init__()
@@ -360,6 +361,7 @@ class ExcludeTransform(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def __init__(self, *excluded_keys: Key, inverse: bool = False):
         super().__init__()

@@ -51,6 +51,12 @@ class TensorDictPrimer(Transform):
     torch.Size([3, 2])
     """
 
+    _takes_records = True
+
+    @property
+    def _accepts_records(self) -> bool:
+        return not self.call_before_env_reset and super()._accepts_records
+
     @property
     def preserves_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether ended rows may be reset before the entries are set."""

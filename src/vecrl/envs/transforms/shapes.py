@@ -154,6 +154,8 @@ class FlattenAction(ActionTransform):
     torch.Size([7, 3, 5])
     """
 
+    _takes_records = True
+
     def __init__(
         self,
         first_dim: int = -2,

@@ -48,6 +48,7 @@ class Stack(JoinTransform):
             [1., 1., 1.]])
     """
 
+    _takes_records = True
     _checked_keys = ("in_keys",)  # `in_key_inv` is made of entries of the environment
 
     def __init__(
@@ -180,6 +181,7 @@ class ExpandAs(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def __init__(self, in_key: Key, ref_key: Key, out_key: Key | None = None):
         super().__init__(as_keys(in_key), None if out_key is None else as_keys(out_key))
@@ -248,6 +250,7 @@ class RemoveEmptySpecs(StatelessTransform):
     """
 
     elementwise = True
+    _takes_records = True
 
     def __init__(
         self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None

@@ -87,6 +87,7 @@ class RowTransform(StatelessTransform):
     """
 
     _inverse_needs_keys = True
+    _takes_records = True
 
     def _forward_rows(self, value: Any, batch: torch.Size) -> Any:
         """Returns the value `[*batch, ...]` that the user sees for a value of the environment."""
