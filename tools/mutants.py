@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant("specs/domains.py", "(index < counts)", "(index <= counts)", ("specs",)),
     Mutant(
         "envs/entries/step_mdp.py",
-        "skip_base.get(name) is True",
-        "False",
+        "name not in skip_overlay and (",
+        "(",
         ("envs/test_step_mdp.py", "envs/test_base.py"),
     ),
     Mutant("envs/transforms/counters.py", "count >= self.max_steps", "count > self.max_steps", ("envs/transforms",)),
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant("envs/transforms/frames.py", "source < start_indices", "source <= start_indices", ("envs/transforms",)),
     # steps in one process, and rollouts over records
     Mutant("engine/worker.py", "[actions[row] for row in rows]", "actions[: len(rows)]", ("engine/test_pool.py",)),
-    Mutant("simulators/gymnasium/simulator.py", "reward = 0.0", "reward = 1.0", ("vector/test_vector_env.py",)),
+    Mutant("simulators/gymnasium/simulator.py", "reward = 0.0", "reward = 1.0", ("engine/test_pool.py",)),
     Mutant(
         "envs/rollouts/rollout.py",
         "(loop.is_done and not stop_rule.never_stops)",

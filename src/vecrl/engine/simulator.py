@@ -373,6 +373,21 @@ class SupportsStepAndReset(Protocol):
 
 
 @runtime_checkable
+class SupportsArrays(Protocol):
+    """A `BatchSimulator` that may compute with NumPy, and then returns arrays where no tensors are needed.
+
+    Attributes:
+        arrays: the library that computes; `step_and_reset_arrays` is only called if it is "numpy".
+    """
+
+    arrays: str
+
+    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Returns what `SupportsStepAndReset.step_and_reset` does, infos included, as NumPy arrays."""
+        ...
+
+
+@runtime_checkable
 class SupportsStepWhere(Protocol):
     """A `BatchSimulator` that can step some of its rows. For others, vecrl saves and restores the state of the rest."""
 

@@ -226,6 +226,12 @@ class RowTaskSimulator(RowTask, BatchDriver):
         next_obs, reward, terminated, truncated, done, obs = to_tensors(values)
         return BatchStep(next_obs, reward, terminated, truncated), done, obs
 
+    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Returns what `step_and_reset` does as NumPy arrays; see `SupportsArrays`."""
+        values, self._rows = self._step_and_restart(*self._inputs(actions))
+        next_obs, reward, terminated, truncated, done, obs = values
+        return BatchStep(next_obs, reward, terminated, truncated), done, obs
+
     def get_state(self) -> dict[str, Tensor]:
         """Returns copies of the rows as tensors of leading size n: "state", "steps", "episodes" and "keys".
 

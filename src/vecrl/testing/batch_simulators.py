@@ -11,12 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import Array, BatchSimulator, BatchStep, SupportsStepAndReset, SupportsStepWhere
+from ..engine.simulator import (
+    Array,
+    BatchSimulator,
+    BatchStep,
+    SupportsArrays,
+    SupportsStepAndReset,
+    SupportsStepWhere,
+)
 from ..engine.space_layout import Layout, Tree
 from ..engine.trees import map_tree, named_leaves
 from ..vector import BatchedVectorEnv
 from .comparisons import SEEDS, assert_equal_arrays, error_of, same_tree
 
+STEP_FIELDS = "next_obs", "reward", "terminated", "truncated"
 _START_ADVICE = (
     "Draw starts from the random stream of the row, or set deterministic_reset = True if all episodes begin alike."
 )
@@ -213,6 +221,27 @@ class BatchSimulatorConformance:
                 results.append(_arrays(each.step(self.action(each, 1))))
             assert_equal_arrays(results[:1], results[1:], 0.0)
 
+    def test_results_as_arrays_equal_those_as_tensors(self) -> None:
+        """`step_and_reset_arrays` equals `step_and_reset`, keeps no actions, and its results are not changed later."""
+        with _closed(self.make, 3) as sim, _closed(self.make, 3) as other:
+            if not isinstance(sim, SupportsArrays) or sim.arrays != "numpy":
+                return
+            assert isinstance(other, SupportsStepAndReset), "there is no step_and_reset"
+            found: list[dict[str, Any]] = []
+            expected: list[dict[str, np.ndarray]] = []
+            for each in (sim, other):
+                each.reset(list(SEEDS))
+            for number in range(self.num_steps):
+                actions = _array(self.action(sim, number)).copy()
+                step, done, obs = sim.step_and_reset_arrays(actions)
+                actions.fill(0)
+                fields = {name: getattr(step, name) for name in STEP_FIELDS}
+                found.append({**fields, **step.info, "done": done, "obs": obs})
+                assert all(type(values) is np.ndarray for values in found[-1].values())
+                step, done, obs = other.step_and_reset(self.action(other, number))
+                expected.append({**_arrays(step), "done": _array(done), "obs": _array(obs)})
+            assert_equal_arrays(found, expected, self.tolerance)
+
     def test_optional_methods_equal_the_general_ones(self) -> None:
         """`step_and_reset` equals `step` and `reset_where`; `step_where` steps the masked rows only."""
         with _closed(self.make, 3) as sim, _closed(self.make, 3) as general:
@@ -340,7 +369,7 @@ def _array(value: Tree) -> np.ndarray:
 
 def _arrays(step: BatchStep) -> dict[str, np.ndarray]:
     """Copies of the fields of a step and of its infos."""
-    fields = {name: getattr(step, name) for name in ("next_obs", "reward", "terminated", "truncated")}
+    fields = {name: getattr(step, name) for name in STEP_FIELDS}
     return {name: _array(value).copy() for name, value in {**fields, **step.info}.items()}
 
 

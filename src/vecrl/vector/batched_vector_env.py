@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..engine.infos import Info, InfoDict
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsArrays, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
@@ -109,6 +109,8 @@ class BatchedVectorEnv(BaseVectorEnv):
         # in same-step mode, each step is of all rows that are not finished
         self._masks_infos = mode is not AutoresetMode.SAME_STEP or num_episodes is not None
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
+        steps_whole_batch = mode is AutoresetMode.SAME_STEP and num_episodes is None and not self._stats
+        self._takes_arrays = steps_whole_batch and isinstance(simulator, SupportsArrays) and simulator.arrays == "numpy"
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
         # a mask, and by identity the sign that no row has to be looked at; never written
@@ -172,9 +174,17 @@ class BatchedVectorEnv(BaseVectorEnv):
             PendingError: `reset` was not called yet.
             ClosedError: `close` was called.
         """
-        obs, reward, terminated, truncated, info = self.tensor_step(actions)
+        if self._takes_arrays:
+            self._require_open()
+            self._require_reset()
+            step, done, obs = self._checked.step_and_reset_arrays(self._action_array(actions))
+            reward, terminated, truncated = step.reward, step.terminated, step.truncated
+            info = self._info(step, done, self._no_rows)
+        else:
+            obs, reward, terminated, truncated, info = self.tensor_step(actions)
         flags = _to_numpy(terminated), _to_numpy(truncated)
-        return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
+        rewards = _to_numpy(reward).astype(np.float64, copy=False)
+        return _to_numpy(obs), rewards, *flags, _numpy_info(info, self.num_envs)
 
     def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
@@ -228,7 +238,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
+    def _info(self, step: BatchStep, done: Any, not_stepped: Tensor) -> InfoDict:
         """Returns the infos. Rows of `not_stepped`, which were reset or are finished, have none of a step."""
         if not self._infos:
             return {}
@@ -291,12 +301,20 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
             value = convert_to_torch(np.array(value))  # copied, because torch cannot share read-only arrays
-        if value.ndim == 0 or value.shape[0] != self.num_envs:
+        self._check_rows(value, name)
+        return value if value.device == self.device else value.to(self.device)
+
+    def _action_array(self, actions: Tree) -> np.ndarray:
+        array = on_host(actions) if isinstance(actions, Tensor) else np.asarray(actions)
+        self._check_rows(array, "actions")
+        return array
+
+    def _check_rows(self, values: Any, name: str) -> None:
+        if values.ndim == 0 or values.shape[0] != self.num_envs:
             raise SpaceError(
                 f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "
-                f"got shape {tuple(value.shape)}."
+                f"got shape {tuple(values.shape)}."
             )
-        return value if value.device == self.device else value.to(self.device)
 
     def _require_open(self) -> None:
         if self.closed:
@@ -332,6 +350,8 @@ class BatchedVectorEnv(BaseVectorEnv):
 
 
 def _to_numpy(x: Tree) -> Any:
+    if isinstance(x, np.ndarray):
+        return x
     return on_host(x) if isinstance(x, Tensor) else map_tree(_to_numpy, x)
 
 
@@ -361,8 +381,8 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
 def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
     if key == "final_obs":
         arrays, rows = _to_numpy(value), np.full(len(mask), None, object)
-        for row in np.flatnonzero(mask):
-            rows[row] = map_tree(itemgetter(row), arrays)
+        for row in np.flatnonzero(mask).tolist():
+            rows[row] = arrays[row] if isinstance(arrays, np.ndarray) else map_tree(itemgetter(row), arrays)
         return rows
     if isinstance(value, Tensor):
         return on_host(value)

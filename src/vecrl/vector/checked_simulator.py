@@ -7,7 +7,7 @@ messages everywhere. Checks compare shapes, dtypes and devices, and never the va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -93,6 +93,20 @@ class CheckedSimulator:
             self._raise("step_and_reset", error)
         if "step_and_reset" not in self._checked or not self._has_obs_shape(result[2]):
             self._check_step_and_reset(result)
+        return result
+
+    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Calls `SupportsArrays.step_and_reset_arrays`, which the simulator must have."""
+        try:
+            result: Any = self.simulator.step_and_reset_arrays(actions)  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:
+            self._raise("step_and_reset_arrays", error)
+        if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:
+            step, done, obs = result
+            values = (step.next_obs, step.reward, step.terminated, step.truncated, done, obs)
+            next_obs, reward, terminated, truncated, done, obs = map(torch.from_numpy, values)
+            self._check_step_and_reset((BatchStep(next_obs, reward, terminated, truncated, step.info), done, obs))
+            self._checked.add("step_and_reset_arrays")
         return result
 
     def step_where(self, mask: Tensor, actions: Tree) -> BatchStep:

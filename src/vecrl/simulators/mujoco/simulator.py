@@ -64,6 +64,7 @@ class MujocoSimulator:
     """
 
     device = "cpu"
+    arrays = "numpy"  # see `SupportsArrays`
     checks_actions = True  # float64 is not rounded; see `BatchSimulator`
 
     def __init__(
@@ -134,7 +135,7 @@ class MujocoSimulator:
     def reset_where(self, mask: Tensor) -> Tensor:
         """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
         self._require_reset()
-        return self._reset_where(self._checked_mask(mask))
+        return torch.from_numpy(self._reset_where(self._checked_mask(mask)))
 
     def step(self, actions: Tensor) -> BatchStep:
         """Steps every row.
@@ -146,17 +147,22 @@ class MujocoSimulator:
         Raises:
             SpaceError: they have another shape, or are no numbers.
         """
-        return self._step(actions, None)
+        return _in_tensors(self._step(actions, None))
 
     def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; rewards, flags and infos of others are of no step."""
-        return self._step(actions, np.flatnonzero(self._checked_mask(mask)).tolist())
+        return _in_tensors(self._step(actions, np.flatnonzero(self._checked_mask(mask)).tolist()))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps every row, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
+        step, done, obs = self.step_and_reset_arrays(actions)
+        return _in_tensors(step), torch.from_numpy(done), torch.from_numpy(obs)
+
+    def step_and_reset_arrays(self, actions: Tensor | np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Returns what `step_and_reset` does as NumPy arrays; see `SupportsArrays`."""
         step = self._step(actions, None)
-        done = np.logical_or(step.terminated.numpy(), step.truncated.numpy())
-        return step, torch.from_numpy(done), self._reset_where(done)
+        done: Any = step.terminated | step.truncated
+        return step, done, self._reset_where(done)
 
     def render(self, row: int) -> np.ndarray | None:
         """Renders a frame `[height, width, 3]` uint8 of one row, as gymnasium does; None without a render mode."""
@@ -225,7 +231,8 @@ class MujocoSimulator:
 
     # -- private methods -------------------------------------------------------------------------------
 
-    def _step(self, actions: Tensor, rows: Sequence[int] | None) -> BatchStep:
+    def _step(self, actions: Tensor | np.ndarray, rows: Sequence[int] | None) -> BatchStep:
+        """Returns the results of a step of `rows` (None: all) as arrays."""
         array = self._action_array(actions)
         with self._one_call(in_episode=True) as steps:
             return self._step_alone(array, rows, steps)
@@ -255,9 +262,8 @@ class MujocoSimulator:
             steps, self._obs = steps.copy(), self._obs.copy()
             steps[rows] += 1
             self._obs[rows] = obs[rows]
-        info = {name: torch.from_numpy(values) for name, values in infos.items()} if self._infos else {}
-        flags = torch.from_numpy(move.terminated), torch.from_numpy(steps >= self._limit)
-        step = BatchStep(torch.from_numpy(self._obs.copy()), torch.from_numpy(rewards), *flags, info)
+        truncated = steps >= self._limit
+        step = BatchStep(self._obs.copy(), rewards, move.terminated, truncated, infos if self._infos else {})
         self._steps = steps
         return step
 
@@ -294,11 +300,11 @@ class MujocoSimulator:
         """Returns the observations `[n, k]` of all rows, where k is `size`; None for any."""
         return checked_rows("observe", self.task.observe(self._rows), (self.num_envs, size), np.float64)
 
-    def _reset_where(self, mask: np.ndarray) -> Tensor:
+    def _reset_where(self, mask: np.ndarray) -> np.ndarray:
         if mask.any():
             with self._one_call(in_episode=True) as steps:
                 self._restart(np.flatnonzero(mask).tolist(), steps)
-        return torch.from_numpy(self._obs.copy())
+        return self._obs.copy()
 
     def _restart(self, rows: Sequence[int], steps: np.ndarray) -> None:
         """Starts an episode in `rows`. All rows had made `steps`."""
@@ -318,6 +324,15 @@ class MujocoSimulator:
                 "Expected an episode in every row, got none: there was no reset, or an error or Ctrl-C interrupted the "
                 "last call. Call reset first."
             )
+
+
+def _in_tensors(step: BatchStep) -> BatchStep:
+    """Returns a step of arrays as tensors that share their memory."""
+    obs, reward, terminated, truncated = map(
+        torch.from_numpy, (step.next_obs, step.reward, step.terminated, step.truncated)
+    )
+    info = {name: torch.from_numpy(values) for name, values in step.info.items()}
+    return BatchStep(obs, reward, terminated, truncated, info)
 
 
 def _models(
