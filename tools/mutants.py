@@ -50,12 +50,7 @@ MUTANTS = [
     Mutant("policy/population_search.py", "(counts + 1) / 2", "counts / 2", ("policy",)),
     Mutant("specs/domains.py", "<= self.high.to(val.device))", "< self.high.to(val.device))", ("specs",)),
     Mutant("specs/domains.py", "(index < counts)", "(index <= counts)", ("specs",)),
-    Mutant(
-        "envs/entries/step_mdp.py",
-        "name not in skip_overlay and (",
-        "(",
-        ("envs/test_step_mdp.py", "envs/test_base.py"),
-    ),
+    Mutant("envs/entries/step_mdp.py", "name not in skip_overlay and (", "(", ("envs/test_step_mdp_rules.py",)),
     Mutant("envs/transforms/counters.py", "count >= self.max_steps", "count > self.max_steps", ("envs/transforms",)),
     Mutant("envs/transforms/rewards.py", "return (value > 0)", "return (value >= 0)", ("envs/transforms",)),
     Mutant("envs/transforms/frames.py", "source < start_indices", "source <= start_indices", ("envs/transforms",)),
