@@ -90,7 +90,7 @@ class StepNotes:
 
 
 class RowFailures(Exception):
-    """Raised by the constructor of a simulator if some of its rows could not be constructed.
+    """Raised by a simulator if some of its rows could not be made or closed.
 
     Attributes:
         failures: `(row, exception)`.
