@@ -1,5 +1,7 @@
 """`BatchedVectorEnv` equals gymnasium's vector environments over the same counting task, in all auto-reset modes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.batch_simulators import CountingBatch, N, SeededCountingEnv
 
+from vecrl.engine import BatchStep
 from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import make_native
-from vecrl.vector.batched_vector_env import BatchedVectorEnv
+from vecrl.simulators.native.cartpole import CartPole
+from vecrl.vector.batched_vector_env import BatchedVectorEnv, _numpy_info
 
 torch.set_num_threads(1)
 
@@ -264,3 +268,87 @@ def test_native_tasks_in_same_step_mode_equal_gymnasium():
         assert all(torch.equal(a, b) for a, b in zip(received[:4], expected[:4], strict=True))
         assert torch.equal(received[4]["_final_obs"], expected[4]["_final_obs"])
         assert torch.equal(received[4]["final_obs"], expected[4]["final_obs"])
+
+
+def _same_steps(one, other, steps=40):
+    actions = np.random.default_rng(3).integers(0, 2, (steps, one.num_envs))
+    for action in actions:
+        found, expected = one.step(action), other.tensor_step(torch.from_numpy(action))
+        assert_same(found[:4], expected[:4])
+        assert all(type(value) is np.ndarray for value in found[:4])
+        check_final_obs(found[4], _numpy_info(expected[4], one.num_envs))
+
+
+def test_steps_over_arrays_equal_those_over_tensors():
+    one, other = (BatchedVectorEnv(make_native("CartPole-v1", 5)) for _ in range(2))
+    assert one._takes_arrays
+    assert_same(one.reset(seed=1)[:1], other.reset(seed=1)[:1])
+    _same_steps(one, other)
+
+
+@pytest.mark.parametrize(("saved", "restored"), [("numpy", "torch"), ("torch", "numpy")])
+def test_states_do_not_depend_on_the_library_that_computes(saved, restored):
+    one, other = (BatchedVectorEnv(make_native("CartPole-v1", 5, arrays=arrays)) for arrays in (saved, restored))
+    one.reset(seed=1)
+    state = one.get_state()
+    other.set_state(state)
+    assert other._takes_arrays == (restored == "numpy")
+    assert_same(other.step(np.ones(5, int))[:4], one.step(np.ones(5, int))[:4])
+
+
+def _tenfold(result):
+    step, done, obs = result
+    return replace(step, reward=step.reward * 10), done, obs
+
+
+class _Tenfold(CartPole):
+    def step_and_reset(self, actions):
+        return _tenfold(super().step_and_reset(actions))
+
+
+@pytest.mark.parametrize("place", ["class", "object"])
+def test_a_replaced_step_is_called_instead_of_the_one_over_arrays(place):
+    simulator = _Tenfold(2) if place == "class" else CartPole(2)
+    if place == "object":
+        original = simulator.step_and_reset
+        simulator.step_and_reset = lambda actions: _tenfold(original(actions))
+    with BatchedVectorEnv(simulator) as env:
+        env.reset(seed=1)
+        assert env.step(np.ones(2, int))[1].tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("action", [[["0.5"], ["1"]], [[None], [1]], np.zeros((2, 1), "M8[s]"), [[1], [2, 3]]], ids=str)
+def test_steps_over_arrays_refuse_what_is_no_number(action):
+    with BatchedVectorEnv(make_native("Pendulum-v1", 2)) as env:
+        env.reset(seed=1)
+        for step in (env.step, env.tensor_step):
+            with pytest.raises((SpaceError, ValueError)):
+                step(action)
+
+
+class _ArrayCounting(CountingBatch):
+    """A simulator of a user that gives arrays, and does not check its actions."""
+
+    arrays = "numpy"
+
+    def step_and_reset(self, actions):
+        step = self.step(actions)
+        done = step.terminated | step.truncated
+        return step, done, self.reset_where(done)
+
+    def step_and_reset_arrays(self, actions):
+        assert type(actions) is np.ndarray
+        assert actions.dtype == np.int64
+        step, done, obs = self.step_and_reset(torch.from_numpy(actions))
+        fields = (step.next_obs, step.reward, step.terminated, step.truncated)
+        return BatchStep(*(value.numpy() for value in fields)), done.numpy(), obs.numpy()
+
+
+def test_actions_of_a_simulator_of_a_user_are_checked_and_copied():
+    with BatchedVectorEnv(_ArrayCounting()) as env:
+        env.reset(seed=1)
+        assert env._takes_arrays
+        assert env.step(np.zeros(N, np.int32))[0].shape[0] == N
+        for wrong in (np.zeros((N, 2), int), np.zeros(N), np.zeros(N + 1, int)):
+            with pytest.raises(SpaceError):
+                env.step(wrong)

@@ -376,8 +376,10 @@ class SupportsStepAndReset(Protocol):
 class SupportsArrays(Protocol):
     """A `BatchSimulator` that may compute with NumPy, and then returns arrays where no tensors are needed.
 
+    The method is called if spaces are not nested, and `step_and_reset` is of the class that defines this method.
+
     Attributes:
-        arrays: the library that computes; `step_and_reset_arrays` is only called if it is "numpy".
+        arrays: the library that computes; the method is only called if it is "numpy".
     """
 
     arrays: str

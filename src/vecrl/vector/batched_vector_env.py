@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..engine.infos import Info, InfoDict
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsArrays, SupportsStepAndReset
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
@@ -77,7 +77,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     """
 
     copy = True  # gymnasium's attribute: later calls never overwrite results
-    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
+    excluded_from_state = ("_checked", "_takes_arrays")  # which belong to the simulator
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._masks_infos = mode is not AutoresetMode.SAME_STEP or num_episodes is not None
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
         steps_whole_batch = mode is AutoresetMode.SAME_STEP and num_episodes is None and not self._stats
-        self._takes_arrays = steps_whole_batch and isinstance(simulator, SupportsArrays) and simulator.arrays == "numpy"
+        self._takes_arrays = steps_whole_batch and self._checked.gives_arrays
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
         # a mask, and by identity the sign that no row has to be looked at; never written
@@ -177,7 +177,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self._takes_arrays:
             self._require_open()
             self._require_reset()
-            step, done, obs = self._checked.step_and_reset_arrays(self._action_array(actions))
+            step, done, obs = self._checked.step_and_reset_arrays(self._action_tensors(actions))
             reward, terminated, truncated = step.reward, step.terminated, step.truncated
             info = self._info(step, done, self._no_rows)
         else:
@@ -301,20 +301,12 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
             value = convert_to_torch(np.array(value))  # copied, because torch cannot share read-only arrays
-        self._check_rows(value, name)
-        return value if value.device == self.device else value.to(self.device)
-
-    def _action_array(self, actions: Tree) -> np.ndarray:
-        array = on_host(actions) if isinstance(actions, Tensor) else np.asarray(actions)
-        self._check_rows(array, "actions")
-        return array
-
-    def _check_rows(self, values: Any, name: str) -> None:
-        if values.ndim == 0 or values.shape[0] != self.num_envs:
+        if value.ndim == 0 or value.shape[0] != self.num_envs:
             raise SpaceError(
                 f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "
-                f"got shape {tuple(values.shape)}."
+                f"got shape {tuple(value.shape)}."
             )
+        return value if value.device == self.device else value.to(self.device)
 
     def _require_open(self) -> None:
         if self.closed:

@@ -18,6 +18,7 @@ from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..engine.worker import describe_failure
 from ..errors import SpaceError, VecrlError, failures_to_error
+from ..simulators.array_library import on_host
 
 STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
 STATE_NAMES = ("get_state", "set_state")
@@ -95,12 +96,23 @@ class CheckedSimulator:
             self._check_step_and_reset(result)
         return result
 
-    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
-        """Calls `SupportsArrays.step_and_reset_arrays`, which the simulator must have."""
+    @property
+    def gives_arrays(self) -> bool:
+        """Whether `step_and_reset_arrays` may be called, see `SupportsArrays`."""
+        simulator: Any = self.simulator
+        owner = next((base for base in type(simulator).__mro__ if "step_and_reset_arrays" in vars(base)), None)
+        if owner is None or self._nested_obs or self._nested_actions is not None:
+            return False
+        is_own = "step_and_reset" in vars(owner) and type(simulator).step_and_reset is owner.step_and_reset
+        return is_own and "step_and_reset" not in vars(simulator) and simulator.arrays == "numpy"
+
+    def step_and_reset_arrays(self, actions: Tensor) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Calls `SupportsArrays.step_and_reset_arrays`; only if `gives_arrays`."""
+        actions = self._as_actions(actions)
         try:
-            result: Any = self.simulator.step_and_reset_arrays(actions)  # pyright: ignore[reportAttributeAccessIssue]
+            result: Any = self.simulator.step_and_reset_arrays(on_host(actions))  # pyright: ignore[reportAttributeAccessIssue]
         except Exception as error:
-            self._raise("step_and_reset_arrays", error)
+            self._raise("step_and_reset", error)
         if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:
             step, done, obs = result
             values = (step.next_obs, step.reward, step.terminated, step.truncated, done, obs)

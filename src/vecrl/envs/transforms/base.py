@@ -36,12 +36,8 @@ _STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_r
 
 @cache
 def _declares_records(cls: type[Transform]) -> bool:
-    for base in cls.__mro__:
-        if "_takes_records" in vars(base):
-            return vars(base)["_takes_records"]
-        if not _RECORD_HOOKS.isdisjoint(vars(base)):
-            return False
-    return False
+    owners = [base for hook in _RECORD_HOOKS for base in cls.__mro__ if hook in vars(base)]
+    return all(vars(owner).get("_takes_records", False) for owner in owners)
 
 
 def owned(specs: Composite) -> Composite:
@@ -207,7 +203,7 @@ class Transform(KeyedModule):
 
     @property
     def _accepts_records(self) -> bool:
-        """Whether the hooks take a `Record`: the first class that defines one declares it, and no key is in a group."""
+        """Whether the hooks take a `Record`: the class that defines each of them says so, and no key is in a group."""
         is_patched = not _RECORD_HOOKS.isdisjoint(vars(self))
         return self._has_flat_keys and not is_patched and _declares_records(type(self))
 
