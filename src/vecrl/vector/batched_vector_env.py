@@ -6,7 +6,7 @@ a device at every step. It is read on the CPU only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -109,8 +109,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         # in same-step mode, each step is of all rows that are not finished
         self._masks_infos = mode is not AutoresetMode.SAME_STEP or num_episodes is not None
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
-        steps_whole_batch = mode is AutoresetMode.SAME_STEP and num_episodes is None and not self._stats
-        self._takes_arrays = steps_whole_batch and self._checked.gives_arrays
+        self._takes_arrays = not self._masks_infos and not self._stats and self._checked.gives_arrays
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
         # a mask, and by identity the sign that no row has to be looked at; never written
@@ -175,36 +174,35 @@ class BatchedVectorEnv(BaseVectorEnv):
             ClosedError: `close` was called.
         """
         if self._takes_arrays:
-            self._require_open()
-            self._require_reset()
-            step, done, obs = self._checked.step_and_reset_arrays(self._action_tensors(actions))
-            reward, terminated, truncated = step.reward, step.terminated, step.truncated
-            info = self._info(step, done, self._no_rows)
+            results: tuple[Any, ...] = self._fused_step(self._checked.step_and_reset_arrays, self._inputs(actions))
         else:
-            obs, reward, terminated, truncated, info = self.tensor_step(actions)
+            results = self.tensor_step(actions)
+        obs, reward, terminated, truncated, info = results
         flags = _to_numpy(terminated), _to_numpy(truncated)
         rewards = _to_numpy(reward).astype(np.float64, copy=False)
         return _to_numpy(obs), rewards, *flags, _numpy_info(info, self.num_envs)
 
     def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
-        self._require_open()
-        self._require_reset()
-        actions = self._action_tensors(actions)
+        actions = self._inputs(actions)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             return self._same_step(actions)
         return self._next_step(actions)
 
     def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
-            step, done, obs = self._checked.step_and_reset(actions)
-            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
+            return self._fused_step(self._checked.step_and_reset, actions)
         finished = self._is_finished()
         step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
         # A row that ended its last episode is not reset, so that `obs` is its final observation.
         obs = self._checked.reset_where(done & ~self._is_finished())
         return self._make_result(step, obs, done, self._no_rows, finished)
+
+    def _fused_step(self, step_and_reset: Callable[[Tree], tuple[BatchStep, Any, Tree]], actions: Tree) -> Any:
+        """Steps and resets all rows in one call; the results are of the library of that call."""
+        step, done, obs = step_and_reset(actions)
+        return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
 
     def _next_step(self, actions: Tree) -> TensorStep:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
@@ -291,7 +289,10 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     # -- arguments ---------------------------------------------------------------------------------
 
-    def _action_tensors(self, actions: Tree) -> Tree:
+    def _inputs(self, actions: Tree) -> Tree:
+        """Returns the actions of a step as tensors, and checks that there can be one."""
+        self._require_open()
+        self._require_reset()
         layout = self._nested_actions
         if layout is None:
             return self._tensor(actions, "actions")

@@ -18,7 +18,7 @@ from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..engine.worker import describe_failure
 from ..errors import SpaceError, VecrlError, failures_to_error
-from ..simulators.array_library import on_host
+from ..simulators.array_library import on_host, to_tensors
 
 STEP_NAMES = ("num_envs", "observation_space", "action_space", "device", "reset", "reset_where", "step")
 STATE_NAMES = ("get_state", "set_state")
@@ -94,6 +94,7 @@ class CheckedSimulator:
             self._raise("step_and_reset", error)
         if "step_and_reset" not in self._checked or not self._has_obs_shape(result[2]):
             self._check_step_and_reset(result)
+            self._checked.add("step_and_reset")
         return result
 
     @property
@@ -116,7 +117,7 @@ class CheckedSimulator:
         if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:
             step, done, obs = result
             values = (step.next_obs, step.reward, step.terminated, step.truncated, done, obs)
-            next_obs, reward, terminated, truncated, done, obs = map(torch.from_numpy, values)
+            next_obs, reward, terminated, truncated, done, obs = to_tensors(values)
             self._check_step_and_reset((BatchStep(next_obs, reward, terminated, truncated, step.info), done, obs))
             self._checked.add("step_and_reset_arrays")
         return result
@@ -266,7 +267,6 @@ class CheckedSimulator:
         self._check_step("step_and_reset", step)
         self._check_array(f"done of {name}", done, self._rows, "bool")
         self._check_obs(f"the observations after resets of {name}", obs)
-        self._checked.add("step_and_reset")
 
     def _check_obs(self, field: str, obs: Tree) -> None:
         for name, space, value in named_leaves(field, self.simulator.observation_space, obs):

@@ -15,7 +15,7 @@ from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import ClosedError, PendingError, SpaceError
 from ...validation import check_seed, parse_count
-from ..array_library import on_host
+from ..array_library import on_host, to_tensors
 from .libraries import mujoco_library
 from .physics import Physics
 from .task import Move, MujocoTask, Start, checked_reward, checked_rows, checked_start
@@ -328,9 +328,7 @@ class MujocoSimulator:
 
 def _in_tensors(step: BatchStep) -> BatchStep:
     """Returns a step of arrays as tensors that share their memory."""
-    obs, reward, terminated, truncated = map(
-        torch.from_numpy, (step.next_obs, step.reward, step.terminated, step.truncated)
-    )
+    obs, reward, terminated, truncated = to_tensors((step.next_obs, step.reward, step.terminated, step.truncated))
     info = {name: torch.from_numpy(values) for name, values in step.info.items()}
     return BatchStep(obs, reward, terminated, truncated, info)
 
