@@ -359,11 +359,11 @@ class EnvSpecs(nn.Module, metaclass=EnvMeta):
     def specs(self) -> Composite:
         """A `Composite` of `input_spec` and `output_spec`."""
         parts = {"output_spec": self.output_spec, "input_spec": self.input_spec}
-        return Composite(parts, shape=self.batch_size)
+        return Composite(parts, shape=self.batch_size, device=self.device)
 
     def _composite_of(self, names: Sequence[str]) -> Composite:
         parts = {f"full_{name}_spec": self._full(name) for name in names}
-        composite = Composite(parts, shape=self.batch_size)
+        composite = Composite(parts, shape=self.batch_size, device=self.device)
         return composite.lock_(recurse=True) if self._locked else composite
 
     input_spec_unbatched = property(lambda self: self._unbatched(self.input_spec), doc="`input_spec`, for one row.")
