@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import PendulumEnv, SerialEnv, check_env_specs
+from vecrl.envs import NativeEnv, PendulumEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
@@ -205,3 +205,13 @@ class TestStateDependentNoise:
 def test_scalars_of_a_single_environment() -> None:
     env = TransformedEnv(IndependentRowsEnv(0), TensorDictPrimer(number=Unbounded(()), default_value=3.0))
     assert env.rollout(2)["number"].tolist() == [3.0, 3.0]
+
+
+def test_values_are_on_the_device_of_the_environment() -> None:
+    def ones(reset: torch.Tensor) -> TensorDict:
+        return TensorDict({"n": torch.ones(2, 3)}, [2])
+
+    primer = TensorDictPrimer(n=Unbounded((3,)), default_value=ones, single_default_value=True)
+    root = TransformedEnv(NativeEnv("CartPole-v1", 2, device="meta"), primer).reset()
+    mask = torch.zeros(2, 1, dtype=torch.bool, device="meta")
+    assert primer._reset(root.copy().set("_reset", mask), root)["n"].device.type == "meta"

@@ -258,6 +258,8 @@ def _select_value(mask: Tensor, new: Any, old: Any, key: Key) -> Any:
             f"{tuple(old.shape)} in the others. Put single environments into a SerialEnv or a ParallelEnv instead."
         )
     broadcast = broadcast_mask(mask, new)
+    if broadcast.device != new.device:  # of an entry that a transform has moved
+        broadcast = broadcast.to(new.device)
     if old is None:
         return torch.where(broadcast, new, torch.zeros((), dtype=new.dtype, device=new.device))
     return torch.where(broadcast, new, old)

@@ -269,8 +269,10 @@ def _leaves(specs: Composite) -> Iterable[TensorSpec]:
 class PinMemoryTransform(StatelessTransform):
     """Moves outputs to pinned memory, from which copies to a GPU can be asynchronous.
 
-    Without a GPU it changes nothing. (TorchRL raises an error.)
+    Without a GPU it changes nothing, and neither do outputs on a GPU change. (TorchRL raises an error.)
     """
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict.pin_memory() if torch.cuda.is_available() else next_tensordict
+        if not torch.cuda.is_available():
+            return next_tensordict
+        return next_tensordict.apply(lambda value: value.pin_memory() if value.is_cpu else value)

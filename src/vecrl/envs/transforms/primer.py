@@ -148,7 +148,7 @@ class TensorDictPrimer(Transform):
         """Returns new values for the rows to set, and the values of `tensordict` for others."""
         masks = self._mask(tensordict)
         values = self._make_values(tensordict.batch_size, masks.for_key("done"))
-        return masks.select(values, tensordict)
+        return masks.select(values if tensordict.device is None else values.to(tensordict.device), tensordict)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         if not self.call_before_env_reset:
