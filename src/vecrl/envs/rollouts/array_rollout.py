@@ -54,8 +54,9 @@ def known_actions(env: EnvSpecs, steps: int, actions: Tensor | None) -> Tensor:
 
 def draw_actions(spec: TensorSpec, count: int) -> Tensor:
     """Returns random actions, `[count, ...]`, the same as from `count` calls of `spec.rand()`."""
-    # these sample one number per element, in the order of the elements
-    if isinstance(spec, Categorical | OneHot) or (isinstance(spec, Bounded) and spec.is_finite):
+    # these sample one number per element, in the order of the elements; a GPU draws other numbers for other sizes
+    in_order = isinstance(spec, Categorical | OneHot) or (isinstance(spec, Bounded) and spec.is_finite)
+    if in_order and (spec.device is None or spec.device.type != "cuda"):
         return spec.rand((count,))
     return torch.stack([spec.rand() for _ in range(count)])
 
