@@ -131,7 +131,7 @@ class JaxTask(ABC):
 
     @cached_property
     def compiled(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-        """Functions of all rows, which are compiled on their first calls, once for each number of rows.
+        """Functions of all rows, which are compiled on their first calls, once for each device and number of rows.
 
         They are `start` and `step` of `functions`, `reset_where(keys, rows, mask)`, and the last two in one:
         `step_and_reset(keys, states, actions)`, which returns the step, its flags `terminated`, `truncated` and `done`
@@ -142,6 +142,20 @@ class JaxTask(ABC):
         start, step = self.functions
 
         def reset_where(keys: Array, rows: Tree, mask: Array) -> Tree:
+            return jax.lax.platform_dependent(keys, rows, mask, cpu=reset_parts, default=reset_all)
+
+        def restarted(keys: Array) -> Tree:
+            return jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE), start(keys)
+
+        def reset_all(keys: Array, rows: Tree, mask: Array) -> Tree:
+            """Starts an episode in all rows, and keeps those of `mask`, which a GPU does without waiting for flags."""
+
+            def chosen(old: Array, new: Array) -> Array:
+                return jax.numpy.where(mask.reshape(-1, *[1] * (old.ndim - 1)), new.astype(old.dtype), old)
+
+            return jax.tree_util.tree_map(chosen, (keys, rows), restarted(keys))
+
+        def reset_parts(keys: Array, rows: Tree, mask: Array) -> Tree:
             """Starts an episode in each row of `mask`, an eighth of the rows at a time: most steps end few episodes."""
             n = len(mask)
             size = -(-n // RESET_PARTS)
@@ -150,8 +164,7 @@ class JaxTask(ABC):
             def restart(loop: Tree) -> Tree:
                 first, keys_and_rows = loop
                 part = jax.lax.dynamic_slice_in_dim(ids, first, size)  # the id n belongs to no row, and is dropped
-                part_keys = keys_and_rows[0].at[part].get(mode="clip")
-                started = jax.vmap(jax.random.fold_in, (0, None))(part_keys, NEXT_EPISODE), start(part_keys)
+                started = restarted(keys_and_rows[0].at[part].get(mode="clip"))
                 return first + size, jax.tree_util.tree_map(
                     lambda old, new: old.at[part].set(new.astype(old.dtype), mode="drop"), keys_and_rows, started
                 )

@@ -223,4 +223,5 @@ def _libraries() -> tuple[Any, Any]:
     import_library("mujoco", _INSTALL_HINT)
     warp = import_library("warp", _INSTALL_HINT)
     warp.config.log_level = max(warp.config.log_level, LOG_WARNING)  # else a line for each kernel that it loads
+    warp.init()  # it finds the GPUs, which torch's streams are converted to
     return warp, import_library("mujoco_warp", _INSTALL_HINT)
