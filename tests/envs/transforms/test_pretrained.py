@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from vecrl.envs import EnvBase, check_env_specs
+from vecrl.envs import EnvBase, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
     Compose,
     R3MTransform,
@@ -205,7 +205,8 @@ def test_the_encoder_follows_images_to_a_gpu_and_images_follow_the_encoder() -> 
     assert transform.device.type == on_gpu.device.type == "cuda"
     torch.testing.assert_close(on_gpu.cpu(), expected, rtol=1e-2, atol=1e-2)
     assert transform(TensorDict({"pixels": IMAGES}, [4]))["r3m_vec"].device.type == "cpu"
-    env = TransformedEnv(IndependentRowsEnv((0, 1)), transform.clone()).to("cuda")
+    base = SerialEnv(2, IndependentRowsEnv, device="cuda")
+    env = TransformedEnv(base, transform.clone()).to("cuda")
     assert env.reset()["r3m_vec"].device.type == "cuda"
 
 
