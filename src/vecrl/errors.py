@@ -6,6 +6,7 @@
     │   └── OutOfSpecError (AssertionError)  a value or a space is not the required one
     ├── LockedError (RuntimeError)           a locked object is changed
     ├── ClosedError (ValueError)             a closed object is used
+    ├── ForkedError (RuntimeError)           a fork of the process that made a pool uses it
     ├── PendingError (RuntimeError)          another command is pending, or none is
     ├── SerializationError (ValueError)      a factory cannot be sent to a worker process
     ├── VersionError (ModuleNotFoundError)   a library is missing, or its version is not supported
@@ -51,6 +52,10 @@ class LockedError(VecrlError, RuntimeError):
 
 class ClosedError(VecrlError, ValueError):
     """An object was used after it was closed."""
+
+
+class ForkedError(VecrlError, RuntimeError):
+    """A fork of the process that made a pool called it. The workers and the pool of that process are unchanged."""
 
 
 class PendingError(VecrlError, RuntimeError):

@@ -42,7 +42,7 @@ class EnvAccess(PoolLifecycle):
         self, kind: InvokeKind, name: str = "", values: Sequence[object] | None = None, ids: Ids | None = None
     ) -> None:
         """Sends the commands of `invoke` without waiting."""
-        with self._lock:
+        with self._closer.lock:
             checked_ids = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
             check_length("values", values, len(checked_ids))
             alive_rows = np.flatnonzero(self.alive[checked_ids])
@@ -68,7 +68,7 @@ class EnvAccess(PoolLifecycle):
             PendingError: no call is pending.
             WorkerError: environments failed; the results of the others are in the error's `results`.
         """
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             command = self._pending.sync_command
             if command is None or command.op != Op.INVOKE:
@@ -95,7 +95,7 @@ class EnvAccess(PoolLifecycle):
         Raises:
             StepTimeout: it timed out.
         """
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             command = self._pending.sync_command
             if command is not None:

@@ -80,7 +80,7 @@ class Pool(EnvAccess):
             options: passed to the reset of every simulator.
             ids: the environments to reset; the transition has one row for each, in this order.
         """
-        with self._lock:
+        with self._closer.lock:
             if self._inline_workers and (ids is None or not self._pending.open):
                 return self._reset_inline(seeds, options, ids)
             if ids is None:
@@ -121,7 +121,7 @@ class Pool(EnvAccess):
 
         It first waits for all pending commands and drops their results.
         """
-        with self._lock:
+        with self._closer.lock:
             self._prepare_reset(seeds)
             excluded = None if self._fault_policy is None else self._fault_policy.excluded(slice(None))
             self._send_to_all(Op.RESET, False, None, excluded, _reset_extras(seeds, options))
@@ -144,7 +144,7 @@ class Pool(EnvAccess):
         Raises:
             SpaceError: the mask has another shape or dtype, or the actions are of other shapes or dtypes.
         """
-        with self._lock:
+        with self._closer.lock:
             self._check_step(reset_mask)
             if self._inline_workers:
                 if reset_mask is not None:
@@ -170,7 +170,7 @@ class Pool(EnvAccess):
         Returns:
             The transition; None if the simulator has kept the results.
         """
-        with self._lock:
+        with self._closer.lock:
             self._check_step(None)
             return self._step_inline(inputs, reset_done, masked=False, has_results=has_results)
 
@@ -216,7 +216,7 @@ class Pool(EnvAccess):
 
     def step_async(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> None:
         """Sends the command of `step` without waiting."""
-        with self._lock:
+        with self._closer.lock:
             self._check_step(reset_mask)
             self._send_step(actions, reset_mask, reset_done)
 
@@ -299,7 +299,7 @@ class Pool(EnvAccess):
             StepTimeout: the command timed out; call `wait` again to continue waiting.
             WorkerError: environments failed; the results of the others are in the error's `transition`.
         """
-        with self._lock:
+        with self._closer.lock:
             return self._await_all(timeout)
 
     def _await_all(self, timeout: float | None) -> Transition:
@@ -325,7 +325,7 @@ class Pool(EnvAccess):
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None
     ) -> list[PendingCommand]:
         """Sends the reset of `ids` without waiting."""
-        with self._lock:
+        with self._closer.lock:
             return self._dispatch(Op.RESET, self._check_reset(ids, seeds), False, _reset_extras(seeds, options))
 
     def _check_reset(self, ids: Ids, seeds: Sequence[int | None] | None) -> np.ndarray:
@@ -346,7 +346,7 @@ class Pool(EnvAccess):
         Raises:
             PendingError: some of these environments are pending, or have failed and were not reset.
         """
-        with self._lock:
+        with self._closer.lock:
             checked_ids = self._check_ids(ids)
             self._env_index.require_healthy(checked_ids)
             leaves = self.action_layout.batch(actions, len(checked_ids))
@@ -370,7 +370,7 @@ class Pool(EnvAccess):
         """
         if at_least is not None and at_least < 1:
             raise ValueError(f"Expected at_least to be 1 or more, got {at_least}.")
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             num_pending = int(np.count_nonzero(self._env_index.busy))
             if not num_pending:

@@ -1,21 +1,46 @@
 """Closes a pool: its environments and workers, and calls that wait for them in other threads.
 
 Only one thread at a time can call a pool. The thread that closes the pool first makes a call of another thread end, so
-that no descriptor and no environment is closed while it is in use.
+that no descriptor and no environment is closed while it is in use. A fork of the process cannot call the pool at all:
+its workers belong to the process that made it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from typing import NoReturn
 
-from ..errors import ClosedError, Failure, PendingError
+from ..errors import ClosedError, Failure, ForkedError, PendingError
 from .backends.base import Backend
 from .pending import PendingCommands
 from .worker import Command, Op
 
 GRACE = 1.0  # seconds for pending commands to complete, and for environments to close, without a limit by the user
 _LONGEST = 10.0**6  # seconds: the system's functions take no infinite time
+
+
+class ForkedLock:
+    """The lock of a pool in a fork of the process that made it. A call of the pool cannot take it."""
+
+    def __init__(self) -> None:
+        self._owner = os.getppid()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> NoReturn:
+        """Raises a `ForkedError`."""
+        raise ForkedError(
+            f"Expected a call in the process that made these environments, {self._owner}, got one in {os.getpid()}, a "
+            "fork of it, which has no workers. Make environments after the fork, or start processes by 'spawn'."
+        )
+
+    def release(self) -> None:
+        """Does nothing."""
+
+    def __enter__(self) -> NoReturn:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class PoolCloser:
@@ -27,12 +52,15 @@ class PoolCloser:
         pending: the pending commands of the pool.
 
     Attributes:
-        lock: a thread holds this lock during its call of the pool. It is reentrant, for signal handlers.
+        lock: a thread holds this lock during its call of the pool. It is reentrant, for signal handlers. In a fork of
+            the process it is a `ForkedLock`.
         closed: whether `close` was called. Further calls of the pool raise an error.
     """
 
+    _with_workers: weakref.WeakSet[PoolCloser] = weakref.WeakSet()
+
     def __init__(self, pool: object, backend: Backend, pending: PendingCommands):
-        self.lock = threading.RLock()
+        self.lock: threading.RLock | ForkedLock = threading.RLock()
         self.closed = False
         self._claim = threading.RLock()  # held while `_closing_thread` is read and set
         self._closing_thread: int | None = None  # the thread that closes the pool
@@ -40,6 +68,15 @@ class PoolCloser:
         self._backend = backend
         self._pending = pending
         self._finalizer = weakref.finalize(pool, backend.shutdown, GRACE)
+        if not pending.runs_inline:  # a fork has copies of environments of this thread, and can use them
+            self._with_workers.add(self)
+
+    @classmethod
+    def leave_to_parent(cls) -> None:
+        """Makes every call of a pool with workers raise a `ForkedError`: this process is a fork of theirs."""
+        for closer in list(cls._with_workers):
+            closer.lock = ForkedLock()
+            closer._finalizer.detach()
 
     @property
     def in_use(self) -> bool:
@@ -63,6 +100,8 @@ class PoolCloser:
         Returns:
             The failures, to the first call only.
         """
+        if isinstance(self.lock, ForkedLock):
+            self.lock.acquire()
         self.closed = True
         grace = min(grace, _LONGEST)
         with self._claim:
@@ -139,3 +178,6 @@ class PoolCloser:
             waiting = [(worker, pending.ids_of([worker])) for worker in sorted(command.waiting)]
             timed_out = [Failure(ids, "close", text, worker=worker, kind="timed_out") for worker, ids in waiting]
             return [*crashed, *command.failures, *timed_out], True
+
+
+os.register_at_fork(after_in_child=PoolCloser.leave_to_parent)

@@ -67,7 +67,6 @@ class PoolLifecycle:
         self._backend = entry.make(worker_specs, options.worker_options)
         self._pending = PendingCommands(self._backend, env_index.worker_bounds, entry.runs_inline)
         self._closer = PoolCloser(self, self._backend, self._pending)
-        self._lock = self._closer.lock
         try:
             self._build(worker_specs)
             self._fault_policy = self._make_fault_policy()
@@ -106,11 +105,11 @@ class PoolLifecycle:
     def pending(self) -> np.ndarray:
         """The pending environments, `[m]` int64."""
         updating = self._pending.updating and not self._closer.closed
-        if updating and self._lock.acquire(blocking=False):  # otherwise a call in another thread is running
+        if updating and self._closer.lock.acquire(blocking=False):  # otherwise a call in another thread is running
             try:
                 self._resync()
             finally:
-                self._lock.release()
+                self._closer.lock.release()
         return np.flatnonzero(self._env_index.busy) if self._pending.sync_command is None else np.arange(self.num_envs)
 
     # -- faults ------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ class PoolLifecycle:
             StepTimeout: the pending command runs in a thread, which cannot be killed; nothing was changed.
             WorkerError: environments cannot be constructed again.
         """
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             self._pending.receive_arrived()
             return self._cancel(set(self._env_index.parse_ids(ids).tolist()))
@@ -173,7 +172,7 @@ class PoolLifecycle:
         Raises:
             WorkerError: environments cannot be constructed again; their workers remain crashed.
         """
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             workers = sorted(self._pending.crashed)
             cancelled = np.array(self._pending.ids_of(workers), np.int64)
@@ -196,7 +195,7 @@ class PoolLifecycle:
         Raises:
             StepTimeout: a command timed out.
         """
-        with self._lock:
+        with self._closer.lock:
             self._enter()
             pending = self._pending
             for pending_command in list(pending.open.values()):

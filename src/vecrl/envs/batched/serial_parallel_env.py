@@ -269,7 +269,7 @@ class BatchedEnv(PoolOwner):
     def _step_stacked(self, root: Entries, reset_done: bool) -> tuple[Entries, Entries | None]:
         """Steps all environments as `_step_record`, without encoding what stays in this thread."""
         pool = self._require_pool()
-        with pool._lock:
+        with pool._closer.lock:
             rows = _stacked_rows(pool)  # those of this pool: a policy may have closed and opened the environment
             inputs = None if rows is None else rows.prepare(root)
             if rows is None or inputs is None:
