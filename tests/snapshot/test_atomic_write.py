@@ -89,3 +89,40 @@ def test_errors_keep_the_old_file_and_remove_the_temporary_file(tmp_path):
     assert os.listdir(tmp_path) == ["run.ckpt"]
     with pytest.raises(OSError, match="nowhere"):
         write_atomically(tmp_path / "nowhere" / "run.ckpt", [b""])
+
+
+def test_permissions_are_kept(tmp_path):
+    path = tmp_path / "run.ckpt"
+    for mode in (0o600, 0o640, 0o444):
+        path.touch()
+        path.chmod(mode)
+        write_atomically(path, [b"new"])
+        assert path.stat().st_mode & 0o777 == mode
+        path.unlink()
+    write_atomically(path, [b"new"])
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_symbolic_links_are_followed(tmp_path):
+    (tmp_path / "runs").mkdir()
+    link, target = tmp_path / "latest.ckpt", tmp_path / "runs" / "1.ckpt"
+    link.symlink_to(target)
+    for content in (b"first", b"second"):  # the target does not exist before the first
+        write_atomically(link, [content])
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+        assert [file.name for file in target.parent.iterdir()] == ["1.ckpt"]
+
+
+def test_pipes_and_devices_are_no_files(tmp_path):
+    path = tmp_path / "run.ckpt"
+    draft = tmp_path / ".run.ckpt.01234567.draft"
+    os.mkfifo(draft)
+    write_atomically(path, [b"new"])
+    assert draft.exists()
+    assert path.read_bytes() == b"new"
+    for other in (draft, "/dev/null"):
+        with pytest.raises(OSError, match=r"expected the path of a file, got a device or a pipe"):
+            write_atomically(other, [b"new"])

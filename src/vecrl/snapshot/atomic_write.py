@@ -1,4 +1,7 @@
-"""Writes files atomically: no reader sees an incomplete file, even if the process or the machine stops."""
+"""Writes files atomically: no reader sees an incomplete file, even if the process or the machine stops.
+
+A new version of a file has its permissions. What a symbolic link names is replaced, and not the link.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,13 +34,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     It is locked while it is open, see `open_draft`.
 
     Raises:
-        OSError: the file cannot be written; an existing file is not changed.
+        OSError: the file cannot be written; an existing file is not changed. Or there is a folder, a device or a pipe.
     """
-    path = Path(path)
+    path = _followed(Path(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(path.parent))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(
+            errno.EINVAL, "expected the path of a file, got a device or a pipe, which has no content", str(path)
+        )
     file, temp_path = open_draft(path)
     try:
         with file:
@@ -50,7 +58,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def replace_file(draft: Path, path: Path) -> None:
     """Renames a complete file to `path`, in the same file system, once its contents are on the disk."""
+    path = _followed(path)
     with open(draft, "rb") as file:
+        with suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
         os.fsync(file.fileno())
     os.replace(draft, path)
     _sync_folder(path.parent)
@@ -65,6 +76,7 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
         path: the file that it is for.
         suffix: the end of its name, for libraries that choose a format by it.
     """
+    path = _followed(path)
     _remove_abandoned(path, suffix)
     while True:
         temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft{suffix}")
@@ -76,12 +88,23 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
         file.close()  # another process removed it as abandoned before it was locked
 
 
+def _followed(path: Path) -> Path:
+    """Returns the path of the file itself, which is not a symbolic link."""
+    return Path(os.path.realpath(path))
+
+
 def _remove_abandoned(path: Path, suffix: str) -> None:
     """Removes the temporary files for `path` that no process has locked."""
     for temp_path in path.parent.glob(f".{_escape_glob(path.name)}.????????.draft{suffix}"):
-        with suppress(OSError), open(temp_path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temp_path.unlink(missing_ok=True)
+        # a pipe of this name would otherwise be waited for
+        with suppress(OSError), open(temp_path, "rb", opener=_open_at_once) as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                temp_path.unlink(missing_ok=True)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _escape_glob(name: str) -> str:
