@@ -178,3 +178,17 @@ def test_any_text_parses_or_raises(seed):
         assert 1 <= result.line <= text.count("\n") + 1
     else:
         assert isinstance(result, nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Transformer(8, 8, 20000, 1)", "expected num_encoder_layers of at most 1,000, got 20,000"),
+        ("GRU(8, 8, 30000)", "expected num_layers of at most 1,000, got 30,000"),
+        ("StructuredControlNet(4, 2, 30000, 4)", "expected num_layers of at most 1,000, got 30,000"),
+        ("Linear(4, 9) >> Linear(10**5, 10**5)", "at most 1,073,741,824 parameters, got 10,000,100,045"),
+    ],
+)
+def test_short_texts_of_large_networks_are_refused_before_they_are_made(text: str, message: str) -> None:
+    with pytest.raises(NetParsingError, match=message):
+        str_to_net(text)

@@ -89,7 +89,7 @@ LINEAR = "Linear(obs_length, act_length)"
         ({"parameters": [1.0, 2.0]}, "Expected parameters to be a vector of floats, got list"),
         ({"parameters": torch.zeros(2, 4)}, "a vector of floats"),
         ({"parameters": torch.zeros(7)}, "Expected 8 parameters for its network, got 7"),
-        ({"network": "Linear(obs_length, 10**9)"}, "Expected 4000000000 parameters for its network, got 8"),
+        ({"network": "Linear(obs_length, 10**9)"}, "at most 1,073,741,824 parameters, got 4,000,000,000"),
         ({"network": "Linear("}, "line 1"),
         ({"network": None}, "Expected network to be text, got None"),
         ({"constants": {"obs_length": "3"}}, "whole numbers by name"),

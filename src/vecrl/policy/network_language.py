@@ -17,11 +17,14 @@ import difflib
 import io
 import operator
 import tokenize
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import NetParsingError
 from . import layers
@@ -43,7 +46,10 @@ ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: operator.pow,
 }
 SIGNS: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-MAX_POWER_OPERAND = 256  # with larger operands, a short text could compute without end
+# With more, a short text, of a file perhaps, could compute without end or fill the memory
+MAX_POWER_OPERAND = 256
+MAX_LAYERS = 1000  # of one layer, such as Transformer
+MAX_NUMBERS = 2**30  # parameters and buffers of the network
 NESTING_ERROR = "not in the network language: nested too deeply"
 
 
@@ -58,7 +64,8 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
         A `MultiLayered` of the chained layers, or the layer if there is only one.
 
     Raises:
-        NetParsingError: the text is not in the language, or a layer rejected its arguments.
+        NetParsingError: the text is not in the language, a layer rejected its arguments, or the network has more than
+            2**30 parameters or a layer of it more than 1,000 layers.
 
     >>> net = str_to_net('''
     ...     Linear(obs_shape[0], 2 * n)   # the observation
@@ -81,8 +88,15 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
         raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
     except (RecursionError, MemoryError) as error:
         raise NetParsingError(NESTING_ERROR, 1, 1) from error
+    parser = _Parser(wrapped, constants)
     try:
-        return _Parser(wrapped, constants).net(tree.body)
+        with torch.device("meta"):  # allocates nothing
+            net = parser.net(tree.body)
+        if (
+            size := sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()) if not is_lazy(tensor))
+        ) > MAX_NUMBERS:
+            raise NetParsingError(f"expected a network of at most {MAX_NUMBERS:,} parameters, got {size:,}", 1, 1)
+        return parser.net(tree.body)
     except RecursionError as error:
         raise NetParsingError(NESTING_ERROR, 1, 1) from error
 
@@ -130,6 +144,7 @@ class _Parser:
                 raise self.error(keyword.value, "'**' is not in the network language")
             keywords[keyword.arg] = self.argument(keyword.value)
         try:
+            _check_layers(cls, positional, keywords)
             return cls(*positional, **keywords)
         except Exception as error:
             raise self.error(node, f"{node.func.id} rejected its arguments: {error}") from error
@@ -189,6 +204,18 @@ class _Parser:
             return base[index]
         except (LookupError, TypeError) as error:
             raise self.error(node, f"cannot take item {index!r} of {base!r}: {error}") from error
+
+
+def _check_layers(cls: type[nn.Module], positional: Sequence[object], keywords: Mapping[str, object]) -> None:
+    if issubclass(cls, nn.RNNBase):  # its classes declare no names of arguments
+        cls, positional = nn.RNNBase, ("", *positional)
+    try:
+        arguments = signature(cls).bind(*positional, **keywords).arguments
+    except TypeError:  # the layer has the better message
+        return
+    for name, value in arguments.items():
+        if name.endswith("layers") and isinstance(value, int) and value > MAX_LAYERS:
+            raise ValueError(f"expected {name} of at most {MAX_LAYERS:,}, got {value:,}")
 
 
 def _find_layer(name: str) -> type[nn.Module] | None:
