@@ -28,6 +28,7 @@ from ..validation import check_seed
 from .backends.registry import backend_entry
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, WorkerRestarter
+from .large_boxes import equal_spaces
 from .pending import CLOSED, PendingCommand, PendingCommands
 from .pool_closer import PoolCloser
 from .pool_options import PoolOptions, Spaces
@@ -435,7 +436,7 @@ def _pool_spaces(infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerS
         pairs.append(("observation_space", first_info.observation_space, info.observation_space, options.same_spaces))
         for name, expected, actual, equal in pairs:
             same_layout = Layout(expected).leaves == Layout(actual).leaves
-            if not same_layout or (equal and expected != actual):
+            if not same_layout or (equal and not equal_spaces(expected, actual)):
                 raise OutOfSpecError(
                     f"environment {worker_specs[index].start}: expected the {name} {expected}, as of the first "
                     f"environment, got {actual}. Use environments with the same spaces."

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.registry import BackendName
 from ..engine.backends.worker_options import RayOptions, StartMethod, Wait
 from ..engine.env_index import Ids
 from ..engine.infos import Info, InfoDict
+from ..engine.large_boxes import batch_space
 from ..engine.pool import Pool
 from ..engine.pool_options import OnFailure
 from ..engine.simulator import ResetOptions

@@ -31,6 +31,7 @@ from ... import errors
 from ...cores import num_cores
 from ...errors import Failure, SerializationError, pickle_exceptions, unpickle_exceptions
 from ..infos import InfoBatch, Infos
+from ..large_boxes import dump_by_reference, dump_by_value
 from ..space_layout import AnySpace
 from ..worker import Command, Op, WorkerInfo, WorkerReply, describe_failure
 from .foreign_worker.plain_data import loads
@@ -124,7 +125,8 @@ class ReplyCodec:
         if batch is not None and batch.start == self._start and batch.data.dtype == self._dtype:
             body = _RAW + batch.data.tobytes()
         else:
-            body = _PICKLED + _dumps(replace(reply, failures=pickle_exceptions(reply.failures)))
+            has_spaces = isinstance(reply.result, WorkerInfo)
+            body = _PICKLED + _dumps(replace(reply, failures=pickle_exceptions(reply.failures)), has_spaces)
             self._remember_layout(batch)
         return REPLY.pack(seq, len(body)) + body
 
@@ -161,15 +163,15 @@ def _single_batch(reply: WorkerReply) -> InfoBatch | None:
     return infos.batches[0]
 
 
-def _dumps(value: object) -> bytes:
+def _dumps(value: object, has_spaces: bool) -> bytes:
     """Pickles a value with pickle, or with the slower cloudpickle if that fails.
 
     It must not be used for data to a worker: pickle refers to classes in `__main__`, which is another module there.
     """
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return dump_by_reference(value) if has_spaces else pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
-        return cloudpickle.dumps(value)
+        return dump_by_value(value) if has_spaces else cloudpickle.dumps(value)
 
 
 def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int, Exception]]:

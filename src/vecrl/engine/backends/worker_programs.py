@@ -22,6 +22,7 @@ import gymnasium
 
 from ...errors import SerializationError, name_ids
 from ..batch_buffers import BatchBuffers
+from ..large_boxes import dump_by_value
 from ..simulator import EnvDescription, ResetKeywords, SimulatorMaker
 from ..space_layout import Layout
 from ..worker import Command, Op, WorkerSpec
@@ -107,7 +108,7 @@ class ThisPython:
         return obs.space, action.space, buffers.num_envs, len(buffers.slots)
 
     def encode(self, command: Command) -> bytes:
-        return encode_command(command)
+        return encode_command(command, dump_by_value) if command.op == Op.ATTACH else encode_command(command)
 
 
 @dataclass

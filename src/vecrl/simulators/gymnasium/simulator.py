@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from ...engine.large_boxes import equal_spaces
 from ...engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
 from ...engine.space_layout import AnySpace, Layout, Tree, check_element
 from ...errors import OutOfSpecError, SpaceError
@@ -78,7 +79,9 @@ class GymnasiumSimulator:
             checks = [("action_space", self.action_space, env.action_space, same_actions)]
             checks.append(("observation_space", self.observation_space, env.observation_space, same_spaces))
             for name, expected, actual, must_equal in checks:
-                if expected == actual or (not must_equal and Layout(expected).leaves == Layout(actual).leaves):
+                if equal_spaces(expected, actual) or (
+                    not must_equal and Layout(expected).leaves == Layout(actual).leaves
+                ):
                     continue
                 text = f"its {name} is {actual}, expected {expected}, as the first environment has."
                 failures.append((row, OutOfSpecError(text)))
