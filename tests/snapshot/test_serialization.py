@@ -1,6 +1,7 @@
 """Plain data as bytes: supported data round-trips, other data raises, and damaged bytes are detected."""
 
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from vecrl import checkpoint
 from vecrl.errors import CheckpointError, StateError
+from vecrl.snapshot import capture, restore
 from vecrl.snapshot.serialization import dump, parse
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
@@ -112,7 +114,6 @@ def test_files_of_an_older_version_raise(tmp_path):
 
 
 def header(text):
-    import zlib
 
     head = struct.pack("<8sIIQQ", b"VECRLCKP", 2, zlib.crc32(text), len(text), 0)
     start = -(-(len(head) + len(text)) // 64) * 64
@@ -144,3 +145,24 @@ def header(text):
 def test_forged_headers_raise(text):
     with pytest.raises(CheckpointError, match=r"run\.ckpt (is damaged|contains)"):
         parse(header(text), "run.ckpt")
+
+
+def test_a_small_file_does_not_fill_the_memory():
+    """One array of a megabyte that occurs 20,000 times; 20,000 arrays that are one."""
+    block = np.zeros(2**20, np.uint8)
+    with pytest.raises(CheckpointError, match="arrays of here to occur 64 times or less on average"):
+        parse(whole([block] * 20_000), "here")
+    row = b'["|u1",[1048576],0,1048576,%d]' % zlib.crc32(block)
+    text = b'{"data":1,"blobs":[' + b",".join([row] * 20_000) + b"]}"
+    start = -(-(32 + len(text)) // 64) * 64
+    head = struct.pack("<8sIIQQ", b"VECRLCKP", 2, zlib.crc32(text), len(text), start + len(block))
+    with pytest.raises(CheckpointError, match="occur 64 times"):
+        parse(head + text + bytes(start - 32 - len(text)) + block.tobytes(), "here")
+    assert len(parse(whole([block] * 500), "here")) == 500
+
+
+def test_a_number_is_no_content_of_a_bytearray():
+    state = capture(bytearray(b"x"))
+    state["nodes"][0]["value"] = 9_000_000_000
+    with pytest.raises(StateError, match="Expected the bytes of a bytearray, got int"):
+        restore(bytearray(b"x"), state)

@@ -223,8 +223,10 @@ class Restorer:
                 return slice(*self._children(node["items"], []))
             case "range":
                 return range(*node["items"])
-            case _:
+            case _ if isinstance(node["value"], bytes):
                 return bytearray(node["value"])
+            case _:  # a number would be the length of a new one
+                raise StateError(f"Expected the bytes of a bytearray, got {type(node['value']).__name__}.")
 
     # -- objects -----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ MAGIC = b"VECRLCKP"
 VERSION = 2
 _PREFIX = struct.Struct("<8sIIQQ")
 _ALIGN = 64
+_MOST_COPIES, _MOST_BYTES = 64, 2**30  # of an array that occurs more than once: a small file must not fill the memory
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Piece: TypeAlias = bytes | memoryview
@@ -190,6 +191,7 @@ class _Reader:
 
     def __init__(self, body: memoryview, table: list[list[Any]], name: str):
         self._body, self._table, self._name = body, [_Blob(*row) for row in table], name
+        self._left = _MOST_COPIES * len(body) + _MOST_BYTES  # bytes that may still be read
         for index, blob in enumerate(self._table):
             if zlib.crc32(self._raw(index)) != blob.checksum:
                 raise CheckpointError(f"{name} is damaged: the checksum of an array is wrong. Use another file.")
@@ -215,6 +217,12 @@ class _Reader:
 
     def _raw(self, blob_index: int) -> memoryview:
         blob = self._table[blob_index]
+        self._left -= blob.size
+        if self._left < 0:
+            raise CheckpointError(
+                f"Expected the arrays of {self._name} to occur {_MOST_COPIES} times or less on average, got more. Save "
+                "fewer copies of one array, or use another file."
+            )
         return self._body[blob.start : blob.start + blob.size]
 
     def _array(self, blob_index: int) -> np.ndarray:
