@@ -192,3 +192,27 @@ def test_any_text_parses_or_raises(seed):
 def test_short_texts_of_large_networks_are_refused_before_they_are_made(text: str, message: str) -> None:
     with pytest.raises(NetParsingError, match=message):
         str_to_net(text)
+
+
+def test_the_check_of_the_size_changes_nothing() -> None:
+    """It draws no random numbers, uses no constant twice, and ignores devices of the text."""
+    texts = ["Linear(4, 2)", "Linear(4, 2, device='cpu')", "Linear(4, 2, True, 'cpu')", "Linear(4, 2, True, device=d)"]
+    weights = []
+    for text in texts:
+        torch.manual_seed(0)
+        weights.append(next(str_to_net(text, d="cpu").parameters()))
+    assert all(torch.equal(weight, weights[0]) for weight in weights)
+    assert len(str_to_net("ModuleList(x)", x=iter([torch.nn.Linear(2, 2)]))) == 1
+    for text in (
+        "Linear(10**5, 10**5, device='cpu')",
+        "Linear(10**5, 10**5, True, 'cpu')",
+        "GRU(10**5, 10**5, device='cpu')",
+    ):
+        with pytest.raises(NetParsingError, match="at most 1,073,741,824 parameters"):
+            str_to_net(text)
+    assert str_to_net("RNNBase('LSTM', 4, 2000, 1)").hidden_size == 2000
+    with pytest.raises(NetParsingError, match="num_layers of at most 1,000"):
+        str_to_net("RNNBase('LSTM', 4, 8, 1001)")
+    layer = "TransformerEncoderLayer(2, 1, 2)"
+    with pytest.raises(NetParsingError, match="at most 20,000 copies of modules, got 60 of 6"):
+        str_to_net(f"TransformerEncoder(TransformerEncoder({layer}, 60), 60)")

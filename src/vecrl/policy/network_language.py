@@ -17,7 +17,8 @@ import difflib
 import io
 import operator
 import tokenize
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any
@@ -49,6 +50,7 @@ SIGNS: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.p
 # With more, a short text, of a file perhaps, could compute without end or fill the memory
 MAX_POWER_OPERAND = 256
 MAX_LAYERS = 1000  # of one layer, such as Transformer
+MAX_COPIES = 20_000  # of modules in a layer that is copied
 MAX_NUMBERS = 2**30  # parameters and buffers of the network
 NESTING_ERROR = "not in the network language: nested too deeply"
 
@@ -88,25 +90,21 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
         raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
     except (RecursionError, MemoryError) as error:
         raise NetParsingError(NESTING_ERROR, 1, 1) from error
-    parser = _Parser(wrapped, constants)
     try:
-        with torch.device("meta"):  # allocates nothing
-            net = parser.net(tree.body)
-        if (
-            size := sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()) if not is_lazy(tensor))
-        ) > MAX_NUMBERS:
-            raise NetParsingError(f"expected a network of at most {MAX_NUMBERS:,} parameters, got {size:,}", 1, 1)
-        return parser.net(tree.body)
+        if all(map(_is_plain, constants.values())):
+            _check_size(_Parser(wrapped, constants, is_trial=True), tree.body)
+        return _Parser(wrapped, constants).net(tree.body)
     except RecursionError as error:
         raise NetParsingError(NESTING_ERROR, 1, 1) from error
 
 
 class _Parser:
-    """Converts the syntax tree to modules; `wrapped` is the text with one line before it."""
+    """Converts the syntax tree to modules; `wrapped` is the text with one line before it. A trial ignores devices."""
 
-    def __init__(self, wrapped: str, constants: Mapping[str, object]):
+    def __init__(self, wrapped: str, constants: Mapping[str, object], is_trial: bool = False):
         self.lines = wrapped.splitlines()
         self.constants = constants
+        self.is_trial = is_trial
 
     def error(self, node: ast.expr, message: str) -> NetParsingError:
         if node.lineno == 1:  # the brackets around the text
@@ -144,10 +142,21 @@ class _Parser:
                 raise self.error(keyword.value, "'**' is not in the network language")
             keywords[keyword.arg] = self.argument(keyword.value)
         try:
-            _check_layers(cls, positional, keywords)
-            return cls(*positional, **keywords)
+            return self.make(cls, positional, keywords)
         except Exception as error:
             raise self.error(node, f"{node.func.id} rejected its arguments: {error}") from error
+
+    def make(self, cls: type[nn.Module], positional: list[Any], keywords: dict[str, Any]) -> nn.Module:
+        has_hidden_names = issubclass(cls, nn.RNNBase) and cls is not nn.RNNBase  # it takes any arguments
+        try:
+            named = nn.RNNBase if has_hidden_names else cls
+            bound = signature(named).bind(*[""] * has_hidden_names, *positional, **keywords)
+        except TypeError:  # the layer has the better message
+            return cls(*positional, **keywords)
+        _check_layers(bound.arguments)
+        if self.is_trial and bound.arguments.pop("device", None) is not None:
+            positional, keywords = list(bound.args[has_hidden_names:]), bound.kwargs
+        return cls(*positional, **keywords)
 
     def argument(self, node: ast.expr) -> Any:
         is_chain = isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift)
@@ -206,16 +215,31 @@ class _Parser:
             raise self.error(node, f"cannot take item {index!r} of {base!r}: {error}") from error
 
 
-def _check_layers(cls: type[nn.Module], positional: Sequence[object], keywords: Mapping[str, object]) -> None:
-    if issubclass(cls, nn.RNNBase):  # its classes declare no names of arguments
-        cls, positional = nn.RNNBase, ("", *positional)
-    try:
-        arguments = signature(cls).bind(*positional, **keywords).arguments
-    except TypeError:  # the layer has the better message
-        return
+def _check_size(parser: _Parser, tree: ast.expr) -> None:
+    """Makes the network without memory for its parameters, and raises if there are too many of them."""
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they come when the network is made
+        net = parser.net(tree)
+    size = sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()) if not is_lazy(tensor))
+    if size > MAX_NUMBERS:
+        raise NetParsingError(f"expected a network of at most {MAX_NUMBERS:,} parameters, got {size:,}", 1, 1)
+
+
+def _is_plain(value: object) -> bool:
+    """Returns whether a constant can be used twice, unlike a module or an iterator."""
+    return isinstance(value, Real | str | None) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))
+
+
+def _check_layers(arguments: Mapping[str, object]) -> None:
+    """Checks how many layers a layer makes: new ones, or copies of a layer among its arguments."""
+    copied = sum(sum(1 for _ in value.modules()) for value in arguments.values() if isinstance(value, nn.Module))
     for name, value in arguments.items():
-        if name.endswith("layers") and isinstance(value, int) and value > MAX_LAYERS:
+        if not name.endswith("layers") or not isinstance(value, int):
+            continue
+        if value > MAX_LAYERS:
             raise ValueError(f"expected {name} of at most {MAX_LAYERS:,}, got {value:,}")
+        if value * copied > MAX_COPIES:
+            raise ValueError(f"expected at most {MAX_COPIES:,} copies of modules, got {value:,} of {copied:,}")
 
 
 def _find_layer(name: str) -> type[nn.Module] | None:
