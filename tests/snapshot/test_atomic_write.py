@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vecrl.snapshot.atomic_write import write_atomically
+from vecrl.snapshot.atomic_write import atomic_file, write_atomically
 
 WRITER = """
 import os, signal, sys
@@ -96,7 +96,8 @@ def test_permissions_are_kept(tmp_path):
     for mode in (0o600, 0o640, 0o444):
         path.touch()
         path.chmod(mode)
-        write_atomically(path, [b"new"])
+        with atomic_file(path) as file:
+            assert os.fstat(file.fileno()).st_mode & 0o777 & ~mode == 0
         assert path.stat().st_mode & 0o777 == mode
         path.unlink()
     write_atomically(path, [b"new"])
@@ -126,3 +127,14 @@ def test_pipes_and_devices_are_no_files(tmp_path):
     for other in (draft, "/dev/null"):
         with pytest.raises(OSError, match=r"expected the path of a file, got a device or a pipe"):
             write_atomically(other, [b"new"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_the_owner_is_kept(tmp_path):
+    path = tmp_path / "run.ckpt"
+    path.touch()
+    os.chown(path, 65534, 65534)
+    path.chmod(0o4755)
+    write_atomically(path, [b"new"])
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (65534, 65534, 0o755)

@@ -1,6 +1,7 @@
 """Writes files atomically: no reader sees an incomplete file, even if the process or the machine stops.
 
-A new version of a file has its permissions. What a symbolic link names is replaced, and not the link.
+A new version of a file has its permissions and, where this is allowed, its owner. What a symbolic link names is
+replaced, and not the link.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+
+_PERMISSIONS = 0o777  # without those by which a program runs as its owner
 
 
 def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
@@ -41,10 +45,6 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(path.parent))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
-    if path.exists() and not path.is_file():
-        raise OSError(
-            errno.EINVAL, "expected the path of a file, got a device or a pipe, which has no content", str(path)
-        )
     file, temp_path = open_draft(path)
     try:
         with file:
@@ -61,7 +61,10 @@ def replace_file(draft: Path, path: Path) -> None:
     path = _followed(path)
     with open(draft, "rb") as file:
         with suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            old = path.stat()
+            with suppress(OSError):  # only root can give a file to another user
+                os.fchown(file.fileno(), old.st_uid, old.st_gid)
+            os.fchmod(file.fileno(), old.st_mode & _PERMISSIONS)
         os.fsync(file.fileno())
     os.replace(draft, path)
     _sync_folder(path.parent)
@@ -75,12 +78,20 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
     Args:
         path: the file that it is for.
         suffix: the end of its name, for libraries that choose a format by it.
+
+    Raises:
+        OSError: it cannot be created, or there is a folder, a device or a pipe at `path`.
     """
     path = _followed(path)
+    mode = path.stat().st_mode if path.exists() else stat.S_IFREG | 0o666  # of a new file, less the umask
+    if not stat.S_ISREG(mode):
+        text = "expected the path of a file, got a device or a pipe, which has no content"
+        raise OSError(errno.EINVAL, text, str(path))
     _remove_abandoned(path, suffix)
     while True:
         temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft{suffix}")
-        file = open(temp_path, "xb")  # noqa: SIM115 -- the caller closes it
+        opener = partial(os.open, mode=mode & _PERMISSIONS)  # the draft of a private file is private
+        file = open(temp_path, "xb", opener=opener)  # noqa: SIM115 -- the caller closes it
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
