@@ -128,6 +128,18 @@ def use():
     with VectorEnv([make] * 2, backend="processes") as own:
         own.reset()
 
+def in_grandchild():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            processes.reset()
+        except ForkedError as error:
+            os._exit(0 if f"process {owner}, which" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+
+owner = os.getpid()
+assert in_fork([in_grandchild]) == ["none"]
 assert in_fork([use, serial.close]) == ["none", "none"]
 assert in_fork([processes.reset]) == ["ForkedError"]
 first = serial.step(np.zeros(2, int))[0]
@@ -135,6 +147,26 @@ serial.reset(seed=1)
 assert (serial.step(np.zeros(2, int))[0] == first).all()
 processes.reset()
 processes.close()
+say("done")
+""",
+        tmp_path,
+    )
+
+
+def test_a_fork_is_not_locked_by_a_thread_of_its_parent(tmp_path: Path) -> None:
+    run(
+        """
+import threading
+from vecrl.vector import VectorEnv
+
+slow = VectorEnv([partial(FaultyEnv, 0, "step", lambda env: time.sleep(1.0))])
+slow.reset()
+thread = threading.Thread(target=lambda: slow.step(np.zeros(1, int)))
+thread.start()
+time.sleep(0.3)
+assert in_fork([lambda: signal.alarm(5), slow.reset]) == ["none", "none"]
+thread.join()
+slow.close()
 say("done")
 """,
         tmp_path,

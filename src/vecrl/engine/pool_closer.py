@@ -1,8 +1,8 @@
 """Closes a pool: its environments and workers, and calls that wait for them in other threads.
 
 Only one thread at a time can call a pool. The thread that closes the pool first makes a call of another thread end, so
-that no descriptor and no environment is closed while it is in use. A fork of the process cannot call the pool at all:
-its workers belong to the process that made it.
+that no descriptor and no environment is closed while it is in use. A fork of the process cannot call a pool with
+workers at all, since these belong to the process that made the pool.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from .pending import PendingCommands
 from .worker import Command, Op
 
 GRACE = 1.0  # seconds for pending commands to complete, and for environments to close, without a limit by the user
-_LONGEST = 10.0**6  # seconds: the system's functions take no infinite time
+_LONGEST = 10.0**6  # seconds: the system's functions accept no infinite timeout
 
 
 class ForkedLock:
-    """The lock of a pool in a fork of the process that made it. A call of the pool cannot take it."""
+    """The lock of a pool in a fork of the process that made it. A call of the pool cannot take it.
 
-    def __init__(self) -> None:
-        self._owner = os.getppid()
+    Args:
+        owner: the id of the process that made the pool.
+    """
+
+    def __init__(self, owner: int):
+        self._owner = owner
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> NoReturn:
         """Raises a `ForkedError`."""
         raise ForkedError(
-            f"Expected a call in the process that made these environments, {self._owner}, got one in {os.getpid()}, a "
-            "fork of it, which has no workers. Make environments after the fork, or start processes by 'spawn'."
+            f"Expected a call in process {self._owner}, which made these environments and has their workers, got one "
+            f"in its fork {os.getpid()}. Make environments after the fork, or start processes by 'spawn'."
         )
 
     def release(self) -> None:
@@ -57,7 +61,7 @@ class PoolCloser:
         closed: whether `close` was called. Further calls of the pool raise an error.
     """
 
-    _with_workers: weakref.WeakSet[PoolCloser] = weakref.WeakSet()
+    _of_process: weakref.WeakSet[PoolCloser] = weakref.WeakSet()  # those of all pools
 
     def __init__(self, pool: object, backend: Backend, pending: PendingCommands):
         self.lock: threading.RLock | ForkedLock = threading.RLock()
@@ -68,15 +72,21 @@ class PoolCloser:
         self._backend = backend
         self._pending = pending
         self._finalizer = weakref.finalize(pool, backend.shutdown, GRACE)
-        if not pending.runs_inline:  # a fork has copies of environments of this thread, and can use them
-            self._with_workers.add(self)
+        self._owner = os.getpid()
+        self._of_process.add(self)
 
     @classmethod
-    def leave_to_parent(cls) -> None:
-        """Makes every call of a pool with workers raise a `ForkedError`: this process is a fork of theirs."""
-        for closer in list(cls._with_workers):
-            closer.lock = ForkedLock()
-            closer._finalizer.detach()
+    def leave_to_owners(cls) -> None:
+        """In a fork: makes every call of a pool that has workers raise a `ForkedError`.
+
+        Environments that are in the thread of their caller have copies here, which no other thread is using.
+        """
+        for closer in list(cls._of_process):
+            if closer._pending.runs_inline:
+                closer.lock = threading.RLock()
+            else:
+                closer.lock = ForkedLock(closer._owner)
+                closer._finalizer.detach()
 
     @property
     def in_use(self) -> bool:
@@ -180,4 +190,4 @@ class PoolCloser:
             return [*crashed, *command.failures, *timed_out], True
 
 
-os.register_at_fork(after_in_child=PoolCloser.leave_to_parent)
+os.register_at_fork(after_in_child=PoolCloser.leave_to_owners)
