@@ -34,7 +34,7 @@ from .array_library import on_host
 from .batch_adapter import BatchDriver, Seeds
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
-RESET_PARTS = 8  # an episode is started in as many rows at a time as an eighth of all
+RESET_PARTS = 8  # on a CPU, an eighth of the rows is reset at a time
 
 
 class JaxStep(NamedTuple):
@@ -148,7 +148,7 @@ class JaxTask(ABC):
             return jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE), start(keys)
 
         def reset_all(keys: Array, rows: Tree, mask: Array) -> Tree:
-            """Starts an episode in all rows, and keeps those of `mask`, which a GPU does without waiting for flags."""
+            """Computes the start of an episode for all rows, and takes it where `mask` is set. Waits for no flag."""
 
             def chosen(old: Array, new: Array) -> Array:
                 return jax.numpy.where(mask.reshape(-1, *[1] * (old.ndim - 1)), new.astype(old.dtype), old)
