@@ -11,7 +11,7 @@ from tests.fixtures.faulty_envs import SilentError, UnpicklableError, Unprintabl
 from tests.fixtures.interrupts import Interrupt
 
 from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
-from vecrl.engine.backends.worker_connection import WorkerConnection
+from vecrl.engine.backends.worker_connection import ForkserverClient, WorkerConnection
 from vecrl.engine.infos import InfoBatch, Infos
 from vecrl.engine.worker import Command, Op, WorkerReply, describe_failure
 
@@ -70,7 +70,7 @@ def test_replies_round_trip(chunk: int) -> None:
     encoder = ReplyCodec()
     data = b"".join(encoder.encode(seq, report) for seq, report in enumerate(sent))
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
-    link = WorkerConnection(0, (4, 5), fds[1], fds[2], fds[4])
+    link = WorkerConnection(0, (4, 5), ForkserverClient.for_threads(1), fds[1], fds[2], fds[4])
     received: list[Any] = []
     for start in range(0, len(data), chunk):
         os.write(fds[3], data[start : start + chunk])
@@ -105,7 +105,7 @@ def _link() -> tuple[WorkerConnection, int, int]:
     """Returns a link and the worker's ends of its pipes: the one for commands and the one for replies."""
     (expected, commands), (answers, actual), (status, other) = os.pipe(), os.pipe(), os.pipe()
     os.close(other)
-    return WorkerConnection(0, (0,), commands, answers, status), expected, actual
+    return WorkerConnection(0, (0,), ForkserverClient.for_threads(1), commands, answers, status), expected, actual
 
 
 def test_ctrl_c_loses_no_part_of_a_long_reply() -> None:

@@ -90,7 +90,7 @@ def test_workers_end_with_their_caller(python: str, tmp_path: Path) -> None:
         tmp_path,
     )
     script.wait_for("ready")
-    assert len(script.others()) == 3  # with the fork server
+    assert len(script.workers()) == 2
     others = script.others()
     script.process.kill()
     script.process.communicate()

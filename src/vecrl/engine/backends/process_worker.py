@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
+import resource
 import select
 import sys
 from collections.abc import Callable
@@ -31,6 +33,7 @@ class ProcessContext:
         path: the import path.
         cores: the cores to use; None for no change.
         spin_seconds: for how many seconds the worker polls for a command before it sleeps.
+        descriptors: how many descriptors it may open (the soft limit).
     """
 
     environment: dict[str, str]
@@ -38,12 +41,14 @@ class ProcessContext:
     path: list[str]
     cores: set[int] | None = None
     spin_seconds: float = 0.0
+    descriptors: int = resource.RLIM_INFINITY
 
     @classmethod
     def of_this_process(cls, threads: dict[str, str], spin_seconds: float = 0.0) -> ProcessContext:
         """Returns the context of this process, with the environment variables `threads` added."""
         path = [entry for entry in sys.path if type(entry) is str]
-        return cls({**os.environ, **threads}, os.getcwd(), path, spin_seconds=spin_seconds)
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls({**os.environ, **threads}, os.getcwd(), path, None, spin_seconds, descriptors)
 
     def apply(self) -> None:
         """Changes this process to this context."""
@@ -51,6 +56,9 @@ class ProcessContext:
         os.environ.update(self.environment)
         os.chdir(self.folder)
         sys.path[:] = self.path
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError):  # more than this process may have
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, most))
         if self.cores is not None:
             os.sched_setaffinity(0, self.cores)
 

@@ -23,7 +23,7 @@ from . import forkserver
 from .base import Reply
 from .process_worker import ProcessContext
 from .protocol import spin_seconds
-from .worker_connection import ForkserverClient, WorkerConnection
+from .worker_connection import RESUME_AFTER_MS, ForkserverClient, WorkerConnection
 from .worker_options import WorkerOptions
 from .worker_programs import program_for
 
@@ -55,6 +55,7 @@ class ProcessBackend:
         self._poll = select.poll()
         self._connections: list[WorkerConnection] = []
         self._by_fd: dict[int, WorkerConnection] = {}
+        self._awaiting: set[WorkerConnection] = set()  # those of which the fork server must report the start or the end
         self._owner = os.getpid()
         self._spin_seconds = spin_seconds(options.wait, self.num_workers)
         context = ProcessContext.of_this_process(forkserver.thread_environment(threads), self._spin_seconds)
@@ -81,8 +82,11 @@ class ProcessBackend:
 
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
-        descriptors = ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
-        connection = WorkerConnection(index, ids, *descriptors, self._spin_seconds)
+        server = ForkserverClient.for_threads(self._threads)
+        connection = WorkerConnection(
+            index, ids, server, *server.start(self._request, self._memory), self._spin_seconds
+        )
+        self._await_server(connection)
         self._watch_connection(connection)
         return connection
 
@@ -178,13 +182,13 @@ class ProcessBackend:
             return replies
         while not replies and self._connections:
             limit = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-            if not self._watch(limit, replies):
+            if not self._watch(limit, replies) and deadline is not None and time.monotonic() >= deadline:
                 break
         return replies
 
     def _watch(self, milliseconds: float | None, replies: list[Reply]) -> bool:
         """Polls all workers once and handles what is ready. Returns whether anything was."""
-        ready = self._poll.poll(milliseconds)
+        ready = self._poll_all(milliseconds)
         exited: list[WorkerConnection] = []
         for fd, _ in ready:
             connection = self._by_fd.get(fd)
@@ -197,19 +201,38 @@ class ProcessBackend:
                     self._poll.unregister(fd)
             elif not connection.read(replies):
                 self._poll.unregister(fd)  # the status descriptor reports its exit
+                self._await_server(connection)
         for connection in exited:
             self._read_status(connection, replies)
         return bool(ready)
 
+    def _poll_all(self, milliseconds: float | None) -> list[tuple[int, int]]:
+        if not self._awaiting:
+            return self._poll.poll(milliseconds)
+        ready = self._poll.poll(RESUME_AFTER_MS if milliseconds is None else min(milliseconds, RESUME_AFTER_MS))
+        if not ready and time.monotonic() >= self._resume_at:
+            for connection in self._awaiting:
+                connection.server.resume()
+            self._resume_at += RESUME_AFTER_MS / 1000
+        return ready
+
+    def _await_server(self, connection: WorkerConnection) -> None:
+        self._awaiting.add(connection)
+        self._resume_at = time.monotonic() + RESUME_AFTER_MS / 1000
+
     def _read_status(self, connection: WorkerConnection, replies: list[Reply]) -> None:
         """Reads the process id, if that is not known yet, or else the exit status, and handles the exit."""
+        self._awaiting.discard(connection)
         if connection.pid == 0:
             connection.wait_for_pid()
             return
         data = os.read(connection.status_fd, forkserver.NUMBER.size)
-        description = (
-            describe_exit(forkserver.NUMBER.unpack(data)[0]) if data else "ended, and so did its parent process"
-        )
+        if data:
+            description = describe_exit(forkserver.NUMBER.unpack(data)[0])
+        elif connection.pid == -1:
+            description = "could not be started: its parent process has ended, or may start no more (see its output)"
+        else:
+            description = "ended, and so did its parent process"
         connection.exited = connection.exited or description  # keep the first one if Ctrl-C interrupted this before
         while connection.read(replies) and connection.is_readable(connection.replies_fd):  # its last replies
             pass

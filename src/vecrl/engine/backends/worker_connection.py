@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +62,12 @@ class ForkserverClient:
                 client = cls._clients[threads] = cls(threads)
             return client
 
+    def resume(self) -> None:
+        """Continues the fork servers, if something has stopped them (SIGSTOP)."""
+        if self.process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGCONT)
+
     def start(self, request: dict[str, Any], shared: int) -> tuple[int, int, int]:
         """Starts a worker.
 
@@ -75,8 +81,6 @@ class ForkserverClient:
         """
         worker_fds: list[int] = []
         own_fds: list[int] = []
-        body = pickle.dumps(request)
-        message = forkserver.LENGTH.pack(len(body)) + body
         try:
             for own_index in (1, 0, 0):  # commands, replies, status
                 ends = os.pipe()
@@ -84,9 +88,8 @@ class ForkserverClient:
                 worker_fds.append(ends[1 - own_index])
             commands, replies, status = worker_fds
             with self._lock:
-                sent = socket.send_fds(self.control, [message], [commands, replies, shared, status])
-                if sent < len(message):
-                    self.control.sendall(message[sent:])
+                self.wait_for(self.control.fileno(), select.POLLOUT)
+                forkserver.send_message(self.control, ("worker", request), [commands, replies, shared, status])
         except BaseException:
             for fd in own_fds:
                 os.close(fd)
@@ -96,14 +99,22 @@ class ForkserverClient:
                 os.close(fd)
         return own_fds[0], own_fds[1], own_fds[2]
 
+    def wait_for(self, fd: int, event: int = select.POLLIN) -> None:
+        """Waits until a descriptor is ready that a fork server reads or writes."""
+        poll = select.poll()  # a new one, since another may be in use below the signal handler that calls this
+        poll.register(fd, event)
+        while not poll.poll(RESUME_AFTER_MS):
+            self.resume()
+
     @classmethod
     def shut_down_all(cls) -> None:
         """Ends the fork servers of this process, and with them all remaining workers."""
         for client in cls._clients.values():
             client.control.close()
+            client.resume()
             try:
                 client.process.wait(2.0)
-            except subprocess.TimeoutExpired:  # it is still importing a module: its workers end when it is killed
+            except subprocess.TimeoutExpired:  # its workers end when it is killed
                 client.process.kill()
                 client.process.wait()
         cls._clients.clear()
@@ -123,6 +134,7 @@ weakref.finalize(ForkserverClient, ForkserverClient.shut_down_all)
 os.register_at_fork(after_in_child=ForkserverClient.forget_all)
 
 
+RESUME_AFTER_MS = 1000  # milliseconds to wait for a fork server before it is continued
 _CHUNK = (1 << 16,)  # bytes to read at once: the capacity of a pipe
 _ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is atomic
 
@@ -131,11 +143,12 @@ class WorkerConnection:
     """The caller's descriptors of one worker process.
 
     Args:
-        index, ids, commands, replies, status: see the attributes.
+        index, ids, server, commands, replies, status: see the attributes.
         spin_seconds: for how many seconds to poll for a reply before sleeping.
 
     Attributes:
         index, ids: the index of the worker and its environments.
+        server: the fork server.
         commands_fd: descriptor to write commands to.
         replies_fd: descriptor to read replies from.
         status_fd: descriptor from which to read the process id and, later, the exit status. The fork server writes
@@ -146,10 +159,18 @@ class WorkerConnection:
     """
 
     def __init__(
-        self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int, spin_seconds: float = 0.0
+        self,
+        index: int,
+        ids: tuple[int, ...],
+        server: ForkserverClient,
+        commands: int,
+        replies: int,
+        status: int,
+        spin_seconds: float = 0.0,
     ):
         self.index = index
         self.ids = ids
+        self.server = server
         self.commands_fd = commands
         self.replies_fd = replies
         self.status_fd = status
@@ -275,6 +296,7 @@ class WorkerConnection:
         """Waits for the fork server to send the process id. Sets it to -1 if the fork server has ended before."""
         if self.pid:
             return
+        self.server.wait_for(self.status_fd)
         data = os.read(self.status_fd, forkserver.NUMBER.size)
         self.pid = forkserver.NUMBER.unpack(data)[0] if data else -1
 

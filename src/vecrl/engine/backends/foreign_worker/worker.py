@@ -13,6 +13,7 @@ import importlib
 import mmap
 import os
 import random
+import resource
 import signal
 import struct
 import sys
@@ -95,6 +96,9 @@ class ForeignWorker:
         os.environ.clear()
         os.environ.update({k: v for k, v in context["environment"].items() if k not in ("PYTHONPATH", "PYTHONHOME")})
         os.chdir(context["folder"])
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError):  # more than this process may have
+            resource.setrlimit(resource.RLIMIT_NOFILE, (context["descriptors"], most))
         if context["cores"] is not None:
             os.sched_setaffinity(0, context["cores"])
         for name in payload["preload"]:
