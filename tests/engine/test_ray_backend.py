@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tests.fixtures.faulty_envs import FaultyEnv
 from tests.fixtures.pools import make_pool
@@ -237,8 +238,9 @@ def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("send", "how"), [(os.kill, signal.SIGKILL), (os.killpg, signal.SIGINT)])
+def test_killed_or_interrupted_scripts_leave_no_processes(send: Any, how: signal.Signals, tmp_path: Path) -> None:
+    """Ray's own processes end too, if only the script is killed."""
     script = Script(
         f"    os.chdir({str(tmp_path)!r})"
         + BODY
@@ -251,9 +253,12 @@ def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, t
     )
     script.wait_for("stepping")
     begin = time.monotonic()
-    os.killpg(script.process.pid, how)
-    code, _, err = script.finish(20.0)
+    family = psutil.Process(script.process.pid).children(recursive=True)
+    send(script.process.pid, how)
+    code = script.process.wait(20.0)
+    _, alive = psutil.wait_procs(family, 2.0 if how == signal.SIGKILL else 8.0)
+    assert not alive
+    _, err = script.process.communicate()
     assert time.monotonic() - begin < 8.0
     assert code
     assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")
-    assert wait_until(lambda: not script.others()), script.others()

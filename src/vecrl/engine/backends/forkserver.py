@@ -289,18 +289,28 @@ class RootServer(ForkServer):
         self._itself = self._latest = _Known(None, None, frozenset(), _modules())
         self._known: dict[int, _Known] = {}  # by the descriptor of its socket
         self._waiting: dict[int, tuple[_Known, dict[str, Any], list[int]]] = {}  # requests, by their last descriptor
+        self._others: set[int] = set()  # descriptors of processes that are no workers and end with the caller
         self._harmful: set[frozenset[str]] = set()  # sets of modules that made an importing process unusable
 
     def _descriptors(self) -> list[int]:
         waiting = [fd for _, _, fds in self._waiting.values() for fd in fds]
-        return [*super()._descriptors(), *self._known, *waiting]
+        return [*super()._descriptors(), *self._known, *self._others, *waiting]
 
     def _handle(self, fd: int) -> None:
         if fd == self.control.fileno():
             kind, request, fds = receive_message(self.control)
             if not kind:
                 self._end()
-            self._assign(request, fds)
+            if kind == "worker":
+                self._assign(request, fds)
+            else:
+                self._others.update(fds)
+                for process in fds:
+                    self._poll.register(process, select.POLLIN)  # ready when it ends
+        elif fd in self._others:
+            self._others.remove(fd)
+            self._poll.unregister(fd)
+            os.close(fd)
         elif fd in self._known:
             self._listen(fd, self._known[fd])
         elif fd in self._waiting:
@@ -403,6 +413,9 @@ class RootServer(ForkServer):
     def _end(self) -> None:
         """Ends all fork servers with their workers, and the processes that imports have started."""
         self._kill_workers()
+        for process in self._others:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
         controls = [known.control for known in self._known.values() if known.control is not None]
         for known in self._known.values():
             if known.imports and known.pid:

@@ -99,6 +99,18 @@ class ForkserverClient:
                 os.close(fd)
         return own_fds[0], own_fds[1], own_fds[2]
 
+    def end_with_caller(self, pid: int) -> None:
+        """Lets the fork server kill a process when the caller ends, however it ends."""
+        try:
+            process = os.pidfd_open(pid)
+        except (OSError, AttributeError):  # it has ended, or the platform has no such descriptors
+            return
+        try:
+            with self._lock:
+                forkserver.send_message(self.control, ("process", None), [process])
+        finally:
+            os.close(process)
+
     def wait_for(self, fd: int, event: int = select.POLLIN) -> None:
         """Waits until a descriptor is ready that a fork server reads or writes."""
         poll = select.poll()  # a new one, since another may be in use below the signal handler that calls this

@@ -7,12 +7,14 @@ is closed with the last pool that uses it. A Ray that is started here logs nothi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,6 +22,7 @@ from ray._private import ray_constants
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from ..worker_connection import ForkserverClient
 from ..worker_options import RayOptions
 
 _lock = threading.RLock()
@@ -96,6 +99,25 @@ def _connect(address: str, options: RayOptions) -> None:
     with _loopback():
         memory = options.object_store_memory
         ray.init(address="local", include_dashboard=False, object_store_memory=memory, runtime_env=env, **_QUIET)
+    server = ForkserverClient.for_threads(1)
+    for pid in _agents():
+        server.end_with_caller(pid)
+
+
+def _agents() -> list[int]:
+    """Returns the process ids of Ray's agents on this machine, which would outlive a killed caller.
+
+    They are the children of its local scheduler (raylet), which is a child of this process.
+    """
+    parents: dict[int, int] = {}
+    schedulers: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            pid = int(folder.name)
+            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parents[pid] == os.getpid() and os.readlink(folder / "exe").endswith("/raylet"):
+                schedulers.add(pid)
+    return [pid for pid, parent in parents.items() if parent in schedulers]
 
 
 def _check_address(requested: str | None, owned: bool) -> None:
