@@ -4,13 +4,14 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.fixtures.faulty_envs import FaultyEnv
+from tests.fixtures.faulty_envs import FaultyEnv, env_fns_with_fault
 from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pending import PendingCommand
@@ -235,3 +236,27 @@ def test_a_serial_reset_that_is_interrupted_leaves_its_environments_to_be_reset(
         obs, _ = envs.reset(options=options)
         np.testing.assert_array_equal(obs[:, 2], 0)
         np.testing.assert_array_equal(envs.step(ACTIONS[:3])[1], 1.0)
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "restart", "mask"])
+def test_exits_of_signal_handlers_are_not_failures_of_environments(on_failure: Any) -> None:
+    """A program that is asked to end by SIGTERM while an environment steps in its thread ends."""
+
+    class Handler:
+        def __call__(self, *_: object) -> None:
+            sys.exit("asked to end")
+
+        exit = __call__
+
+    def terminate(_: FaultyEnv) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, Handler().exit)
+    try:
+        pool = make_pool(env_fns_with_fault("step", terminate), "serial", on_failure=on_failure)
+        pool.reset()
+        with pytest.raises(SystemExit, match="asked to end"):
+            pool.step(np.zeros(3, int))
+        pool.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -266,6 +266,14 @@ def test_exceptions_of_every_method_are_explained(method: str) -> None:
         play(changed(method, lambda _: {}["gravity"], DriftWithReset if "and" in method else Drift))
 
 
+def test_exceptions_that_are_no_exception_are_explained() -> None:
+    def panic(_: Any) -> Any:
+        raise GeneratorExit("out of bounds")
+
+    with pytest.raises(WorkerError, match="in 'step': GeneratorExit: out of bounds"):
+        play(changed("step", panic))
+
+
 def test_errors_of_vecrl_and_interrupts_pass_unchanged() -> None:
     for kind in (SpaceError, KeyboardInterrupt):
 

@@ -10,6 +10,8 @@ differ in where the rows are:
 
 from __future__ import annotations
 
+import signal
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -99,6 +101,21 @@ class RowFailures(Exception):
     def __init__(self, failures: Sequence[tuple[int, BaseException]]):
         super().__init__(*(error for _, error in failures))
         self.failures = list(failures)
+
+
+def raise_if_of_caller(error: BaseException) -> None:
+    """Raises an exception again that is not of an environment but of the caller, whose thread runs it.
+
+    These are KeyboardInterrupt, and SystemExit if a signal handler raised it.
+    """
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and _is_of_signal_handler(error)):
+        raise error
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from .simulator import (
     SupportsRebuild,
     SupportsSetSpaces,
     SupportsState,
+    raise_if_of_caller,
 )
 from .space_layout import AnySpace, LeafRows, Tree, describe
 
@@ -146,7 +147,8 @@ class Worker:
         """Executes a command. Returns None if everything is in the rows."""
         try:
             return self._handlers[command.op](command)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_if_of_caller(error)
             return self._failed_reply(command.op, error)
 
     def step(self, actions: Sequence[Tree], buffers: RowBuffers, reset_done: bool, masked: bool) -> WorkerReply | None:
@@ -182,7 +184,8 @@ class Worker:
             if notes.infos or notes.final_infos or notes.objects or notes.failures:
                 return self._make_reply(Op.STEP, notes, reset_mask=self.reset_mask if masked else None)
             return None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_if_of_caller(error)
             return self._failed_reply(Op.STEP, error)
 
     # -- operations ------------------------------------------------------------------------------
@@ -306,7 +309,8 @@ class Worker:
         for row, value in zip(rows, values, strict=True):
             try:
                 results.append(self._access(row, kind, name, value))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 results.append(None)
                 failures.append((row, error))
         verb = name if kind == "call" else kind
@@ -344,7 +348,8 @@ class Worker:
             try:
                 if isinstance(self.sim, SupportsRebuild):
                     self.sim.rebuild(row)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 failures.append((row, error))
         return WorkerReply(failures=self._failures("construct", failures)) if failures else None
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere, raise_if_of_caller
 from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..engine.worker import describe_failure
@@ -64,7 +64,7 @@ class CheckedSimulator:
         """Calls `BatchSimulator.reset`."""
         try:
             obs = self.simulator.reset(seeds, options)
-        except Exception as error:
+        except BaseException as error:
             self._raise("reset", error)
         return self._checked_obs("reset", obs)
 
@@ -72,7 +72,7 @@ class CheckedSimulator:
         """Calls `BatchSimulator.reset_where`."""
         try:
             obs = self.simulator.reset_where(mask)
-        except Exception as error:
+        except BaseException as error:
             self._raise("reset_where", error)
         return self._checked_obs("reset_where", obs)
 
@@ -81,7 +81,7 @@ class CheckedSimulator:
         actions = self._as_actions(actions)
         try:
             step = self.simulator.step(actions)
-        except Exception as error:
+        except BaseException as error:
             self._raise("step", error)
         return self._checked_step("step", step)
 
@@ -90,7 +90,7 @@ class CheckedSimulator:
         actions = self._as_actions(actions)
         try:
             result = self.simulator.step_and_reset(actions)  # pyright: ignore[reportAttributeAccessIssue]
-        except Exception as error:
+        except BaseException as error:
             self._raise("step_and_reset", error)
         if "step_and_reset" not in self._checked or not self._has_obs_shape(result[2]):
             self._check_step_and_reset(result)
@@ -112,7 +112,7 @@ class CheckedSimulator:
         actions = self._as_actions(actions)
         try:
             result: Any = self.simulator.step_and_reset_arrays(on_host(actions))  # pyright: ignore[reportAttributeAccessIssue]
-        except Exception as error:
+        except BaseException as error:
             self._raise("step_and_reset", error)
         if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:
             step, done, obs = result
@@ -136,7 +136,7 @@ class CheckedSimulator:
         actions = self._as_actions(actions)
         try:
             step = self.simulator.step_where(mask, actions)  # pyright: ignore[reportAttributeAccessIssue]
-        except Exception as error:
+        except BaseException as error:
             self._raise("step_where", error)
         return self._checked_step("step_where", step)
 
@@ -168,7 +168,8 @@ class CheckedSimulator:
 
     # -- errors --------------------------------------------------------------------------------------
 
-    def _raise(self, method: str, error: Exception) -> NoReturn:
+    def _raise(self, method: str, error: BaseException) -> NoReturn:
+        raise_if_of_caller(error)
         if isinstance(error, VecrlError):  # which says already what was expected
             raise error
         failure = describe_failure(tuple(range(self.simulator.num_envs)), method, error, 0, 0)

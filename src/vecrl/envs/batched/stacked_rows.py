@@ -16,9 +16,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from ...engine.simulator import RowBuffers, StepNotes
+from ...engine.simulator import RowBuffers, StepNotes, raise_if_of_caller
 from ...engine.space_layout import Layout, LazyRows
-from ...simulators.gymnasium import ENV_EXCEPTIONS, GymnasiumSimulator
+from ...simulators.gymnasium import GymnasiumSimulator
 from ...specs import TensorSpec
 from ...specs.dtypes import torch_dtype
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
@@ -203,7 +203,8 @@ class StackedRows(TensorDictRows):
         """Returns the actions of the gymnasium environments; None if they do not fit, which an environment reports."""
         try:
             return list(self._codec.inputs(self._first_env.transform.inv(Record(root, self._size))))
-        except ENV_EXCEPTIONS:
+        except BaseException as error:
+            raise_if_of_caller(error)
             return None
 
     def _step_all(
@@ -257,7 +258,8 @@ class StackedRows(TensorDictRows):
         """
         try:
             return hook(*[Record(part, torch.Size([len(rows)])) for part in entries])
-        except ENV_EXCEPTIONS:
+        except BaseException as error:
+            raise_if_of_caller(error)
             results = list(self._row_by_row(hook, rows, failures, entries))
         example = next((result for result in results if result is not None), entries[-1])
         parts = [example if result is None else result for result in results]
@@ -272,7 +274,8 @@ class StackedRows(TensorDictRows):
             parts = [Record({key: value[index] for key, value in part.items()}, size) for part in entries]
             try:
                 yield None if row in failed else hook(*parts)
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 failures.append((row, error))
                 yield None
 
@@ -337,7 +340,8 @@ class StackedRows(TensorDictRows):
             result = results.pop(row)
             try:
                 roots[row] = new_roots[row] = self._envs[row].maybe_reset(roots[row])
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 self._record_failure(row, error, notes)
             else:
                 finals[row] = result

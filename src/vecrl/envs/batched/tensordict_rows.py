@@ -15,10 +15,9 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from ...engine.simulator import RowBuffers, StepNotes
+from ...engine.simulator import RowBuffers, StepNotes, raise_if_of_caller
 from ...engine.space_layout import Layout
 from ...errors import SpaceError
-from ...simulators.gymnasium import ENV_EXCEPTIONS
 from ..base import EnvBase
 from ..entries.keys import join_key, sorted_keys
 from .autograd_graphs import ByRow, Graphs
@@ -90,7 +89,8 @@ class TensorDictRows:
                 self.roots[row] = roots[row] = self._reset_env(
                     row, data_by_row.get(self._start + row), is_masked, kwargs
                 )
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 self._record_failure(row, error, notes)
         self._write(roots, out, notes, is_root=True)
         return notes
@@ -133,7 +133,8 @@ class TensorDictRows:
                     root = env.step_mdp(stepped)
                 next_td = stepped.get("next")
                 is_done = env.any_done(next_td)
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 self._record_failure(row, error, notes)
                 continue
             self.roots[row] = root
@@ -257,7 +258,8 @@ class TensorDictRows:
                 elif not (is_root and writer.key in self._envs[row].reward_keys):
                     found = sorted_keys(row_td)
                     raise SpaceError(f"Expected {writer.key!r}, as in the specs, got only {found}.")
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 del data[row]
                 self._record_failure(row, error, notes)
         return graph_tensors

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .make import env_fn, names
-from .simulator import ENV_EXCEPTIONS, GymnasiumSimulator, close_all, make_all, restore_env
+from .simulator import GymnasiumSimulator, close_all, make_all, restore_env
 
-__all__ = ["ENV_EXCEPTIONS", "GymnasiumSimulator", "close_all", "env_fn", "make_all", "names", "restore_env"]
+__all__ = ["GymnasiumSimulator", "close_all", "env_fn", "make_all", "names", "restore_env"]

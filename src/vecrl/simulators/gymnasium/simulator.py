@@ -13,7 +13,15 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from ...engine.large_boxes import equal_spaces
-from ...engine.simulator import ObjectRows, ResetKeywords, ResetOptions, RowBuffers, RowFailures, StepNotes
+from ...engine.simulator import (
+    ObjectRows,
+    ResetKeywords,
+    ResetOptions,
+    RowBuffers,
+    RowFailures,
+    StepNotes,
+    raise_if_of_caller,
+)
 from ...engine.space_layout import AnySpace, Layout, Tree, check_element
 from ...errors import OutOfSpecError, SpaceError
 from ...gym_interface import Env, check_gymnasium_env, explain, is_wrapped, read_reset
@@ -22,7 +30,6 @@ from ...snapshot.handlers.base import State
 from ...snapshot.restore import UnknownClassError, restore
 
 EnvFn = Callable[[], Env]
-ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
 _FEW = 6  # observations: so many are written faster one by one than as a block
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})  # most types of rewards
 
@@ -107,7 +114,8 @@ class GymnasiumSimulator:
                 obs, info = read_reset(result, self.envs[row])
                 if info:
                     notes.infos.append((row, info))
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 notes.failures.append((row, explain(error, self.envs[row])))
                 continue
             ok_rows.append(row)
@@ -149,7 +157,8 @@ class GymnasiumSimulator:
                     rewards[row] = reward
                 else:
                     self._write_reward(row, reward, out, notes)
-            except ENV_EXCEPTIONS as error:
+            except BaseException as error:
+                raise_if_of_caller(error)
                 notes.failures.append((row, explain(error, self.envs[row])))
                 obs, rewards[row] = None, np.nan
             obs_list.append(obs)
@@ -312,7 +321,8 @@ def make_all(makers: Sequence[Callable[[], E]], check: Callable[[E], None]) -> l
             env = make()
             check(env)
             envs.append(env)
-        except ENV_EXCEPTIONS as error:
+        except BaseException as error:
+            raise_if_of_caller(error)
             failures.append((row, error))
     if failures:
         close_all(envs)
@@ -326,7 +336,8 @@ def close_all(envs: Sequence[_SupportsClose]) -> list[tuple[int, BaseException]]
     for row, env in enumerate(envs):
         try:
             env.close()
-        except ENV_EXCEPTIONS as error:
+        except BaseException as error:
+            raise_if_of_caller(error)
             failures.append((row, error))
     return failures
 

@@ -34,7 +34,6 @@ RESET_DONE, MASKED = 1, 2
 CONSTRUCT, ATTACH, RESET, STEP, INVOKE, CLOSE, REBUILD = range(7)
 OP_NAMES = "construct", "attach", "reset", "step", "invoke", "close", "rebuild"
 PLAIN = b"V"  # begins a reply in plain data
-_ENV_ERRORS = (Exception, SystemExit)
 
 
 class SpaceError(ValueError):
@@ -60,7 +59,7 @@ class ForeignWorker:
             self._payload = extra
         try:
             self._handlers[op](range(len(self.envs)) if rows is None else rows, flags, slot, extra)
-        except _ENV_ERRORS as error:
+        except BaseException as error:
             self._fail(self._payload["ids"], error)
         return self._reply or None
 
@@ -76,7 +75,7 @@ class ForeignWorker:
         for row in rows:
             try:
                 results.append(function(row))
-            except _ENV_ERRORS as error:
+            except BaseException as error:
                 results.append(None)
                 self._fail([self._payload["ids"][row]], error)
         return results
@@ -119,7 +118,7 @@ class ForeignWorker:
     def _make(self, row: int) -> None:
         """Makes the environment of a row, after it has closed the previous one."""
         if self.envs[row] is not None:
-            with contextlib.suppress(*_ENV_ERRORS):
+            with contextlib.suppress(BaseException):
                 self._close(row)
         env = Environment(self._payload["envs"][row])
         self._spaces = self._spaces or env.spaces
