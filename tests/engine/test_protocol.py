@@ -1,6 +1,8 @@
 """Commands and replies as bytes: they are decoded to what was encoded, however the bytes are split on the way."""
 
 import os
+import select
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tests.fixtures.faulty_envs import SilentError, UnpicklableError, UnprintableError
 from tests.fixtures.interrupts import Interrupt
 
+from vecrl.engine.backends import protocol
 from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
 from vecrl.engine.backends.worker_connection import ForkserverClient, WorkerConnection
 from vecrl.engine.infos import InfoBatch, Infos
@@ -147,3 +150,32 @@ def test_ctrl_c_loses_no_part_of_a_long_command() -> None:
             os.close(fd)
         link.close()
         at += 1
+
+
+def test_nothing_polls_while_other_programs_take_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = 0
+
+    def offer(seconds: float) -> None:
+        nonlocal offers
+        offers += 1
+        time.sleep(seconds)
+
+    read_end, write_end = os.pipe()
+    poll = select.poll()
+    poll.register(read_end, select.POLLIN)
+    spin = protocol.Spin(0.02)
+    monkeypatch.setattr(protocol, "_PAUSE_S", 0.1)
+    monkeypatch.setattr(protocol, "_BUSY_S", 1.0)
+    monkeypatch.setattr(protocol, "_yield_core", lambda: offer(0.0))
+    assert spin(poll) == []
+    assert offers > 2, "it polls for the whole time"
+    monkeypatch.setattr(protocol, "_BUSY_S", 5e-4)
+    monkeypatch.setattr(protocol, "_yield_core", lambda: offer(1e-3))
+    offers = 0
+    assert [spin(poll) for _ in range(3)] == [[], (), ()]
+    assert offers == 1
+    time.sleep(0.1)
+    os.write(write_end, b"x")
+    assert spin(poll) == [(read_end, select.POLLIN)]
+    for fd in (read_end, write_end):
+        os.close(fd)

@@ -104,7 +104,7 @@ class RowFailures(Exception):
 
 
 def raise_if_of_caller(error: BaseException) -> None:
-    """Raises an exception again that is not of an environment but of the caller, whose thread runs it.
+    """Raises an exception again that is not of an environment, but of the caller in this thread.
 
     These are KeyboardInterrupt, and SystemExit if a signal handler raised it.
     """

@@ -20,7 +20,7 @@ from ...random_streams import seed_streams
 from ..batch_buffers import BatchBuffers
 from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
-from .protocol import ReplyCodec, read_command, remove_unpicklable, spin, write_all
+from .protocol import ReplyCodec, Spin, read_command, remove_unpicklable, write_all
 
 
 @dataclass(slots=True)
@@ -104,8 +104,7 @@ def serve(commands: int, replies: int, memory: int) -> None:
             return
         if command.op == Op.CLOSE:
             return
-        if host.spin_seconds:
-            spin(poll, host.spin_seconds)
+        host.spin(poll)
 
 
 class WorkerHost:
@@ -116,12 +115,12 @@ class WorkerHost:
 
     Attributes:
         worker: the worker; None before `Op.CONSTRUCT`.
-        spin_seconds: for how many seconds to poll for a command before sleeping.
+        spin: polls for a command before the worker sleeps.
     """
 
     def __init__(self, make_buffers: Callable[..., tuple[BatchBuffers, Layout, Layout]]):
         self.worker: Worker | None = None
-        self.spin_seconds = 0.0
+        self.spin = Spin(0.0)
         self._payload: ConstructPayload | None = None
         self._make_buffers = make_buffers
 
@@ -145,7 +144,7 @@ class WorkerHost:
         self._payload = construct_payload
         if construct_payload.context is not None:
             construct_payload.context.apply()
-            self.spin_seconds = construct_payload.context.spin_seconds
+            self.spin = Spin(construct_payload.context.spin_seconds)
         worker_spec: WorkerSpec = pickle.loads(construct_payload.worker_spec)
         # before environments are constructed, and after the imports of modules with global generators
         seed_streams(construct_payload.seed)

@@ -22,7 +22,7 @@ from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
 from .process_worker import ProcessContext
-from .protocol import spin_seconds
+from .protocol import Spin, spin_seconds
 from .worker_connection import RESUME_AFTER_MS, ForkserverClient, WorkerConnection
 from .worker_options import WorkerOptions
 from .worker_programs import program_for
@@ -57,8 +57,9 @@ class ProcessBackend:
         self._by_fd: dict[int, WorkerConnection] = {}
         self._awaiting: set[WorkerConnection] = set()  # those of which the fork server must report the start or the end
         self._owner = os.getpid()
-        self._spin_seconds = spin_seconds(options.wait, self.num_workers)
-        context = ProcessContext.of_this_process(forkserver.thread_environment(threads), self._spin_seconds)
+        seconds = spin_seconds(options.wait, self.num_workers)
+        self._spin = Spin(seconds)
+        context = ProcessContext.of_this_process(forkserver.thread_environment(threads), seconds)
         self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
         self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
         self._request = {**self._program.request, "path": context.path}
@@ -83,9 +84,7 @@ class ProcessBackend:
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
         server = ForkserverClient.for_threads(self._threads)
-        connection = WorkerConnection(
-            index, ids, server, *server.start(self._request, self._memory), self._spin_seconds
-        )
+        connection = WorkerConnection(index, ids, server, *server.start(self._request, self._memory), self._spin)
         self._await_server(connection)
         self._watch_connection(connection)
         return connection

@@ -311,6 +311,8 @@ _SPACES: dict[str, Callable[..., AnySpace]] = {
 # after every poll.
 
 _SPIN_S = {"sleep": 0.0, "auto": 1e-4, "spin": 2e-2}
+_BUSY_S = 2e-4  # seconds without the core after which it counts as needed by others
+_PAUSE_S = 1.0  # seconds for which nothing polls then
 _yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
@@ -319,9 +321,30 @@ def spin_seconds(wait: Wait, num_workers: int) -> float:
     return _SPIN_S[wait] if num_workers <= num_cores() else 0.0
 
 
-def spin(poll: select.poll, seconds: float) -> Sequence[tuple[int, int]]:
-    """Polls for up to `seconds`, and returns the descriptors that are ready, with their events."""
-    end = time.monotonic() + seconds
-    while not (ready := poll.poll(0)) and time.monotonic() < end:
-        _yield_core()
-    return ready
+class Spin:
+    """Polls for up to `seconds` before its caller sleeps, as long as no other program needs the core.
+
+    Each poll is followed by an offer of the core to other programs. If one takes it, the next poll comes some
+    milliseconds late, whereas a process that sleeps is woken at once. So it then stops to poll for a while.
+
+    Args:
+        seconds: for how many seconds to poll; 0 for never.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._resume_at = 0.0
+
+    def __call__(self, poll: select.poll) -> Sequence[tuple[int, int]]:
+        """Returns the descriptors that are ready, with their events."""
+        now = time.monotonic()
+        if not self._seconds or now < self._resume_at:
+            return ()
+        end = now + self._seconds
+        while not (ready := poll.poll(0)) and now < end:
+            _yield_core()
+            before, now = now, time.monotonic()
+            if now - before > _BUSY_S:
+                self._resume_at = now + _PAUSE_S
+                return poll.poll(0)
+        return ready

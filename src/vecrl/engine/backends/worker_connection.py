@@ -22,7 +22,7 @@ from typing import Any
 from ..worker import Op, WorkerReply
 from . import forkserver
 from .base import Reply
-from .protocol import REPLY, ReplyCodec, spin, unreadable_reply
+from .protocol import REPLY, ReplyCodec, Spin, unreadable_reply
 
 
 class ForkserverClient:
@@ -156,7 +156,7 @@ class WorkerConnection:
 
     Args:
         index, ids, server, commands, replies, status: see the attributes.
-        spin_seconds: for how many seconds to poll for a reply before sleeping.
+        spin: polls for a reply before the caller sleeps.
 
     Attributes:
         index, ids: the index of the worker and its environments.
@@ -178,7 +178,7 @@ class WorkerConnection:
         commands: int,
         replies: int,
         status: int,
-        spin_seconds: float = 0.0,
+        spin: Spin | None = None,
     ):
         self.index = index
         self.ids = ids
@@ -189,7 +189,7 @@ class WorkerConnection:
         self.pid = 0
         self.exited = ""
         self.steps = 0
-        self._spin_seconds = spin_seconds
+        self._spin = spin or Spin(0.0)
         self._op = 0
         self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # bytes to send, and the size of each write so far
         self._source = (replies,)
@@ -266,10 +266,9 @@ class WorkerConnection:
     def wait_for_reply(self, milliseconds: float, replies: list[Reply]) -> bool:
         """Reads replies. Returns whether there was one.
 
-        It polls for up to `spin_seconds`, then sleeps for up to `milliseconds`.
+        It polls for a while, then sleeps for up to `milliseconds`.
         """
-        ready = spin(self._poll, self._spin_seconds) if self._spin_seconds else ()
-        for fd, _ in ready or self._poll.poll(milliseconds):
+        for fd, _ in self._spin(self._poll) or self._poll.poll(milliseconds):
             if fd == self.replies_fd:
                 self.read(replies)
         return bool(replies)

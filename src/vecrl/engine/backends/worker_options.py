@@ -98,9 +98,9 @@ class WorkerOptions:
             one that is named with the environments.
         wait: how the caller and the worker processes wait for each other. "sleep" uses no CPU time, but to wake a
             process takes some 50 microseconds. "spin" polls for up to 20 milliseconds before it sleeps, and "auto" for
-            100 microseconds; after each poll, other programs that wait for the core run. With more workers than cores,
-            all sleep immediately. Workers on another interpreter always sleep, and so does a caller that waits for any
-            environments (`Pool.recv`).
+            100 microseconds; after each poll, other programs that wait for the core run, and if one does, nothing polls
+            for a second. With more workers than cores, all sleep immediately. Workers on another interpreter always
+            sleep, and so does a caller that waits for any environments (`Pool.recv`).
 
     Raises:
         ValueError: an option has no valid value.

@@ -14,6 +14,7 @@ counts itself in `ASLEEP` does not wake it; the next one does.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from .libraries import mujoco_library, numba_library
 
 LEFT, ACTIVE, ASLEEP, CLOSED, BYTES = 0, 64, 128, 192, 256  # offsets in bytes, in different cache lines
 SHARED_SIZE = 320
+BUSY_NS, PAUSE_NS = 200_000, 10**9  # without the core for so long, a thread does not poll for a second
 _LIBRARY_FILES = "libmujoco*.so*", "libmujoco*.dylib"  # in the folder of the package
 
 
@@ -33,8 +35,9 @@ class Loops(NamedTuple):
 
     Attributes:
         run: `run(shared, writer, parts, job)` publishes a job, works on it, and returns when all of its parts are done.
-        help: `help(shared, reader, max_polls, job)` works on jobs until `CLOSED` is set. It sleeps after `max_polls`
-            polls without work. `reader` and `writer` are the file descriptors of a pipe.
+        help: `help(shared, reader, limit, clock, job)` works on jobs until `CLOSED` is set. It polls for `limit`
+            nanoseconds before it sleeps, unless other programs need the core. `clock` is the address of 16 bytes for
+            this thread; `reader` and `writer` are the file descriptors of a pipe.
     """
 
     run: Callable[..., None]
@@ -162,24 +165,34 @@ def _make_run(njit: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
 def _make_help(njit: Any, atomic: _Atomic, system: Any, work: Any) -> Any:
     add, _, load = atomic
     read_bytes, yield_core = _function(system.read, 3, ctypes.c_ssize_t), _function(system.sched_yield, 0)
+    read_clock, which = _function(system.clock_gettime, 2), time.CLOCK_MONOTONIC
 
     @njit
-    def help_others(shared: Any, reader: Any, max_polls: Any, job: Any) -> None:
-        polls = 0
+    def nanoseconds(clock: Any) -> Any:
+        read_clock(which, clock)
+        return load(clock, 0) * 10**9 + load(clock + 8, 0)
+
+    @njit
+    def help_others(shared: Any, reader: Any, limit: Any, clock: Any, job: Any) -> None:
+        begin = nanoseconds(clock)
+        resume_at = begin
         while load(shared + CLOSED, 0) == 0:
             if load(shared + LEFT, 0) > 0:
                 add(shared + ACTIVE, 1)
                 work(shared, job)
                 add(shared + ACTIVE, -1)
-                polls = 0
-            elif polls < max_polls:
-                polls += 1
+                begin = nanoseconds(clock)
+                continue
+            now = nanoseconds(clock)
+            if now - begin < limit and now >= resume_at:
                 yield_core()
+                if nanoseconds(clock) - now > BUSY_NS:  # another program has taken the core
+                    resume_at = now + PAUSE_NS
             else:
                 add(shared + ASLEEP, 1)
                 while read_bytes(reader, shared + BYTES + 8, 1) != 1 and load(shared + CLOSED, 0) == 0:
                     yield_core()  # a signal has interrupted it
-                polls = 0
+                begin = nanoseconds(clock)
 
     return help_others
 

@@ -41,7 +41,8 @@ class MujocoSimulator:
         num_threads: threads for the physics; None for one per core, at most n. Results do not depend on it.
         wait: what the other threads do between steps. "sleep" wakes them for each step, which takes some 50
             microseconds. With "auto" they poll for work for 100 microseconds before they sleep, with "spin" for 20
-            milliseconds; after each poll, other threads may run. With fewer cores than threads, they always sleep.
+            milliseconds; after each poll, other programs that wait for the core run, and if one does, they do not poll
+            for a second. With fewer cores than threads, they always sleep.
         render_mode: "rgb_array" or None.
         max_episode_steps: truncates episodes of this length; None for the task's limit, -1 for no limit.
         model_fn: `model_fn(row, rng)` returns the `mujoco.MjModel` of a row, with the sizes of the task's. It is called

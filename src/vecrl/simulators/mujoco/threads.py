@@ -20,7 +20,7 @@ from .compiled_loops import ACTIVE, ASLEEP, CLOSED, SHARED_SIZE, Job, compiled_l
 
 _PARTS = 8  # of the work of a thread, so that all threads end at about the same time
 _instances: weakref.WeakSet[RowThreads] = weakref.WeakSet()
-_POLLS = {"sleep": 0, "auto": 500, "spin": 10**5}  # before sleeping; a poll takes about 0.2 microseconds
+_POLL_NS = {"sleep": 0, "auto": 10**5, "spin": 2 * 10**7}  # for how many nanoseconds to poll before sleeping
 
 
 class RowThreads:
@@ -53,7 +53,7 @@ class RowThreads:
         count: int,
         wait: str = "auto",
     ):
-        check_choice("wait", wait, _POLLS)
+        check_choice("wait", wait, _POLL_NS)
         inputs = [[getattr(row, name) for row in data] for name in ("ctrl", "qpos", "qvel")]
         self._keep = models, data, fields, inputs  # the addresses below are theirs
         names = "actions", "positions", "velocities"
@@ -78,13 +78,14 @@ class RowThreads:
         address = self._shared.ctypes.data
         self._run(address, -1, 0, self._job)  # compiles it
         self._shared[CLOSED // 8] = 1
-        help_others(address, -1, 0, self._job)
+        clock = np.zeros(2, np.int64)
+        help_others(address, -1, 0, clock.ctypes.data, self._job)
         self._shared[CLOSED // 8] = 0
         reader, self._writer = os.pipe()
         self._threads: list[Thread] = []
         self._finalizer = weakref.finalize(self, _stop, self._threads, self._shared, (reader, self._writer))
-        polls = _POLLS[wait] if count <= num_cores() else 0
-        arguments = help_others, self._shared, reader, polls, self._job, self._keep
+        limit = _POLL_NS[wait] if count <= num_cores() else 0
+        arguments = help_others, self._shared, reader, limit, self._job, self._keep
         for _ in range(count - 1):
             thread = Thread(target=_help, args=arguments, daemon=True)
             thread.start()
@@ -141,8 +142,9 @@ def _addresses(arrays: Sequence[Sequence[np.ndarray]], num_rows: int) -> np.ndar
     return _array([[array.ctypes.data for array in rows] for rows in arrays]).reshape(len(arrays), num_rows)
 
 
-def _help(help_others: Any, shared: np.ndarray, reader: int, polls: int, job: Job, _: object) -> None:
-    help_others(shared.ctypes.data, reader, polls, job)
+def _help(help_others: Any, shared: np.ndarray, reader: int, limit: int, job: Job, _: object) -> None:
+    clock = np.zeros(2, np.int64)
+    help_others(shared.ctypes.data, reader, limit, clock.ctypes.data, job)
 
 
 def _stop(threads: Sequence[Thread], shared: np.ndarray, pipe: tuple[int, int]) -> None:
