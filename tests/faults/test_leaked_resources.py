@@ -1,6 +1,7 @@
 """However a script ends, its workers, their child processes and the shared memory end with it."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -121,6 +122,39 @@ def test_killed_script_with_a_surviving_fork_leaves_no_workers(run: type) -> Non
     script.process.kill()
     assert wait_until(lambda: len(script.others()) == 1, 2.0), "only the fork is left"
     script.others()[0].kill()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scripts_killed_at_any_moment_leave_no_processes(seed: int, run: type, tmp_path: Path) -> None:
+    """The script imports modules in fork servers, makes, steps and closes environments, and drops some."""
+    for i in range(40):
+        (tmp_path / f"slow_{i}.py").write_text(
+            "import time\nfrom tests.fixtures.faulty_envs import FaultyEnv\n"
+            "time.sleep(0.05)\nclass Mine(FaultyEnv): pass\n"
+        )
+    script = run(
+        """
+        import importlib
+        say("started")
+        kept = []
+        for i in range(40):
+            mine = importlib.import_module(f"slow_{i}").Mine
+            envs = VectorEnv([mine] * 3, backend="processes", num_workers=3)
+            envs.reset()
+            for _ in range(10):
+                envs.step(np.zeros(3, int))
+            if i % 3:
+                envs.close()
+            elif i % 2:
+                kept.append(envs)
+        time.sleep(1000)
+        """
+    )
+    script.wait_for("started")
+    time.sleep(random.Random(seed).uniform(0.0, 2.0))
+    script.process.kill()
+    script.process.wait()
+    assert wait_until(lambda: not script.others(), 1.0), script.others()
 
 
 def test_ctrl_c_during_steps_leaves_no_processes(run: type) -> None:

@@ -285,6 +285,7 @@ class RootServer(ForkServer):
 
     def __init__(self, control: socket.socket):
         super().__init__(control)
+        _set_process_option(_SET_PDEATHSIG, 0)  # the socket reports the end of the caller from now on
         _set_process_option(_SET_CHILD_SUBREAPER, 1)  # it becomes the parent of the fork servers that a parent leaves
         self._itself = self._latest = _Known(None, None, frozenset(), _modules())
         self._known: dict[int, _Known] = {}  # by the descriptor of its socket

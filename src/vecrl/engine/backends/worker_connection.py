@@ -38,8 +38,10 @@ class ForkserverClient:
     def __init__(self, threads: int):
         self.control, server_end = socket.socketpair()
         path = [entry for entry in sys.path if type(entry) is str]
-        code = (
-            f"import sys; sys.path[:] = {path!r}; from {forkserver.__name__} import main; main({server_end.fileno()})"
+        code = (  # if this process ends before the other serves, the kernel kills it
+            "import ctypes, os, sys; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9); "
+            f"os.getppid() == {os.getpid()} or os._exit(1); "
+            f"sys.path[:] = {path!r}; from {forkserver.__name__} import main; main({server_end.fileno()})"
         )
         with server_end:
             self.process = subprocess.Popen(
