@@ -108,6 +108,22 @@ def test_box_without_dimensions_gets_one():
     assert batch_space(Box(0.0, 1.0, ()), 5).shape == (5,)
 
 
+def test_large_bounds_are_views():
+    """BaseVectorEnv: bounds of large observations take no memory for each environment."""
+    low = np.arange(2**20, dtype=np.uint8)
+    single = Box(low, 255, (2**20,), dtype=np.uint8)
+    batched = batch_space(single, 3)
+    for name in ("low", "high", "bounded_below", "bounded_above"):
+        values = getattr(batched, name)
+        assert values.shape == (3, 2**20)
+        assert values.strides[0] == 0
+        np.testing.assert_array_equal(values[1], getattr(single, name))
+    assert batched.dtype == np.uint8
+    samples = batched.sample(), batch_space(single, 3).sample()
+    assert samples[0].shape == (3, 2**20)
+    assert (samples[0] != samples[1]).any(), "they do not share the random stream of the single space"
+
+
 def test_the_single_bounds_are_not_shared():
     """BaseVectorEnv: writing to the batched bounds does not change the single space."""
     single = Box(-1.0, 1.0, (2,))

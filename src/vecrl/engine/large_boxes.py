@@ -39,14 +39,30 @@ def equal_spaces(one: Any, other: Any) -> bool:
 
 def batch_space(space: Any, num_envs: int) -> AnySpace:
     """Returns the space of `num_envs` values, as gymnasium's function of this name; bounds of a large one are views."""
-    if type(space) is spaces.Box and space.low.nbytes * num_envs >= LARGE:
-        return _batch_box(space, num_envs)
+    if is_large(space, num_envs):
+        return batch_box(space, num_envs)
     if type(space) is spaces.Dict:
         parts = {key: batch_space(part, num_envs) for key, part in space.items()}
         return spaces.Dict(parts, seed=copy.deepcopy(space.np_random))
     if type(space) is spaces.Tuple:
         return spaces.Tuple([batch_space(part, num_envs) for part in space], seed=copy.deepcopy(space.np_random))
     return gymnasium_batch_space(space, num_envs)
+
+
+def is_large(space: Any, num_envs: int) -> bool:
+    """Returns whether `space` is a `Box` of which `num_envs` copies of a bound take much memory."""
+    return type(space) is spaces.Box and space.low.nbytes * num_envs >= LARGE
+
+
+def batch_box(space: Any, num_envs: int) -> Any:
+    """Returns a copy of a `Box` of which all arrays are views with one more axis."""
+    batched = copy.copy(space)
+    shape = (num_envs, *space.shape)
+    for name, value in vars(space).items():
+        if isinstance(value, np.ndarray) and value.shape == space.shape:
+            setattr(batched, name, np.broadcast_to(value, shape))
+    batched._shape, batched._np_random = shape, copy.deepcopy(space.np_random)
+    return batched
 
 
 def dump_by_value(value: object) -> bytes:
@@ -95,14 +111,3 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     if not any(one.strides) and not any(other.strides):
         return bool(one.flat[0] == other.flat[0])
     return np.array_equal(one, other)
-
-
-def _batch_box(space: Any, num_envs: int) -> AnySpace:
-    """Returns a copy of a `Box` of which all arrays are views with one more axis."""
-    batched = copy.copy(space)
-    shape = (num_envs, *space.shape)
-    for name, value in vars(space).items():
-        if isinstance(value, np.ndarray) and value.shape == space.shape:
-            setattr(batched, name, np.broadcast_to(value, shape))
-    batched._shape, batched._np_random = shape, copy.deepcopy(space.np_random)
-    return batched

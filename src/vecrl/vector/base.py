@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space as gymnasium_batch_space
 
+from ..engine import large_boxes
 from ..engine.space_layout import AnySpace
 from ..errors import SpaceError
 from ..snapshot import Stateful
@@ -105,6 +106,10 @@ def batch_space(space: AnySpace, num_envs: int) -> AnySpace:
             "Expected a Box, Discrete, MultiDiscrete or MultiBinary space, or a Dict or Tuple of these, "
             f"got {space!r}. Encode it as one of them."
         )
+    if large_boxes.is_large(space, num_envs):
+        stacked = large_boxes.batch_box(space, num_envs)
+        stacked._np_random = None  # as below: seeded by entropy when it is first used
+        return stacked
     stacked = Box(_repeat(space.low, num_envs), _repeat(space.high, num_envs), dtype=_scalar_type(space))
     # An integer Box stores an infinite bound as its dtype's extreme value; these masks mark such bounds as infinite.
     stacked.bounded_below = _repeat(space.bounded_below, num_envs)
