@@ -107,7 +107,7 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: obj
     for name, value in objects.items():
         _check(name, value, entries, path)
     return {
-        name: _restore(name, entry, objects[name], allow, path) if name in objects else _value(entry)
+        name: _restore(name, entry, objects[name], allow, path) if name in objects else _value(name, entry, path)
         for name, entry in entries.items()
     }
 
@@ -172,8 +172,13 @@ def _check(name: str, value: object, entries: Mapping[str, _Entry], path: Path) 
         )
 
 
-def _value(entry: _Entry) -> object:
-    return restore(None, entry["data"]) if entry["kind"] == "value" else entry["data"]
+def _value(name: str, entry: _Entry, path: Path) -> object:
+    if entry["kind"] != "value":
+        return entry["data"]
+    try:
+        return restore(None, entry["data"])
+    except Exception as error:  # damaged data make NumPy, torch and Python raise any exception
+        raise CheckpointError(f"{name!r} in {path} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _restore(name: str, entry: _Entry, value: Any, allow: Allowed, path: Path) -> object:

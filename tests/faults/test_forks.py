@@ -40,7 +40,7 @@ def in_fork(calls):
 
 
 def run(body: str, folder: Path) -> None:
-    code, out, err = Script(FORK + body, folder).finish(60.0)
+    code, out, err = Script(FORK + body, folder).finish(180.0)
     assert (code, out, err) == (0, "done\n", ""), err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -139,7 +140,8 @@ def _has_type(value: object, expected_type: object) -> bool:
     if get_origin(expected_type) is dict:
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if expected_type is float:
-        return type(value) is int or (type(value) is float and math.isfinite(value))
+        is_finite = type(value) is float and math.isfinite(value)
+        return is_finite or (type(value) is int and abs(value) <= sys.float_info.max)
     return type(value) is expected_type
 
 

@@ -32,6 +32,7 @@ from ..policy.saved_policy import SavedPolicy
 from ..simulators.registry import BARE, find_entry
 from ..snapshot.atomic_write import write_atomically
 
+_MOST_BYTES = 2**20  # of config.yaml
 FORMAT = 2  # of the state; 1 did not contain the tested best policy
 LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end
 _CODE_ARGUMENTS = {"python", "modules"}  # arguments of environments which name an interpreter and what it imports
@@ -83,9 +84,11 @@ class RunFolder:
             raise ValueError(f"Expected a run folder, got {self.path} {missing}. Give the folder of a run.{runs_hint}")
         self._check_files()
         try:
+            if self.config.stat().st_size > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
             text = self.config.read_text()
-            config = yaml.safe_load(text)
             has_alias = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
+            config = {} if has_alias else yaml.safe_load(text)  # a short text could describe a value without end
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
@@ -93,7 +96,7 @@ class RunFolder:
             ) from error
         if not isinstance(config, dict):
             raise ValueError(f"Expected {self.config} to contain a mapping, got {type(config).__name__}.")
-        if has_alias:  # a short text could describe a value without end
+        if has_alias:
             raise ValueError(f"Expected {self.config} without aliases (*), got one. Write the value out.")
         return config
 

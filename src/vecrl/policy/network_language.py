@@ -173,7 +173,10 @@ class _Parser:
             case ast.List(elts=items):
                 return [self.value(item) for item in items]
             case ast.Dict(keys=keys, values=values) if None not in keys:
-                return {self.value(k): self.value(v) for k, v in zip(keys, values, strict=True) if k is not None}
+                try:
+                    return {self.value(k): self.value(v) for k, v in zip(keys, values, strict=True) if k is not None}
+                except TypeError as error:  # a list
+                    raise self.error(node, f"expected keys of a dict that can be hashed: {error}") from error
             case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
                 return SIGNS[type(op)](self.number(operand))
             case ast.BinOp(op=op) if type(op) in ARITHMETIC:
@@ -212,7 +215,7 @@ class _Parser:
         try:
             return base[index]
         except (LookupError, TypeError) as error:
-            raise self.error(node, f"cannot take item {index!r} of {base!r}: {error}") from error
+            raise self.error(node, f"cannot take item {_short(index)} of {_short(base)}") from error
 
 
 def _check_size(parser: _Parser, tree: ast.expr) -> None:
@@ -223,6 +226,13 @@ def _check_size(parser: _Parser, tree: ast.expr) -> None:
     size = sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()) if not is_lazy(tensor))
     if size > MAX_NUMBERS:
         raise NetParsingError(f"expected a network of at most {MAX_NUMBERS:,} parameters, got {size:,}", 1, 1)
+
+
+def _short(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # an int of more digits than Python writes
+        return "a large number"
 
 
 def _is_plain(value: object) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeGuard
+from typing import IO, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,8 @@ class SavedPolicy:
             OSError: the file cannot be opened.
         """
         state = load_tensors(path)
-        if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+        file_format = state.pop("format", None) if isinstance(state, dict) else None
+        if type(file_format) is not int or file_format != FORMAT:
             raise ValueError(f"Expected a vecrl policy of format {FORMAT} in {os.fspath(path)}, got other data.")
         try:
             return cls.from_dict(state)
@@ -153,14 +155,19 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_vector(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and value.ndim == 1 and value.is_floating_point()
+    """Returns whether this is a vector of floats with memory of its own for each."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
+        return False
+    size = value.numel() * value.element_size()
+    return value.ndim == 1 and value.is_floating_point() and value.untyped_storage().nbytes() >= size
 
 
 def _is_norm(value: object) -> bool:
     if not isinstance(value, dict) or set(value) != {"count", "mean", "m2"}:
         return False
     count, mean, m2 = value["count"], value["mean"], value["m2"]
-    counted = isinstance(count, Tensor) and count.numel() == 1 and not count.is_complex() and bool(count >= 1)
+    is_number = isinstance(count, Tensor) and count.ndim == 0 and not (count.is_meta or count.is_complex())
+    counted = is_number and bool(count >= 1)
     return counted and _is_vector(mean) and _is_vector(m2) and mean.shape == m2.shape
 
 
@@ -198,12 +205,22 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
     """
     with open(path, "rb") as file:
         try:
+            _check_entries(file)
             return torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # damaged bytes make torch, its zip reader or its unpickler raise any exception
             raise ValueError(
                 f"{os.fspath(path)} cannot be read: expected tensors, numbers and text saved by vecrl, got an empty, "
                 "incomplete, damaged or other file. Use another file, or save it again."
             ) from error
+
+
+def _check_entries(file: IO[bytes]) -> None:
+    """Raises a `ValueError` if a zip file describes more bytes than it has."""
+    size = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as entries:
+        if sum(entry.file_size for entry in entries.infolist()) > size:
+            raise ValueError("Expected entries that are not compressed.")
+    file.seek(0)
 
 
 def save_atomically(state: object, path: str | os.PathLike[str]) -> None:

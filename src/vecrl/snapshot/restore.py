@@ -207,7 +207,8 @@ class Restorer:
     def _tuple(self, node: Node, old: object) -> object:
         old_values = tuple(old) if isinstance(old, tuple) else ()
         values = self._children(node["items"], old_values)
-        if len(values) == len(old_values) and all(a is b for a, b in zip(values, old_values, strict=True)):
+        is_equal = len(values) == len(old_values) and all(a is b for a, b in zip(values, old_values, strict=True))
+        if is_equal and isinstance(old, tuple):
             return old
         if "of" not in node:
             return tuple(values)

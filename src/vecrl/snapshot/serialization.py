@@ -99,7 +99,7 @@ def parse(raw: bytes, name: str) -> object:
         header_data = json.loads(header)
         reader = _Reader(memoryview(raw)[_aligned(_PREFIX.size + length) :], header_data["blobs"], name)
         return reader.decode(header_data["data"])
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError, MemoryError) as error:
+    except (Exception, MemoryError) as error:  # damaged data make NumPy, torch and Python raise any exception
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Use another file.") from error
@@ -217,6 +217,8 @@ class _Reader:
 
     def _raw(self, blob_index: int) -> memoryview:
         blob = self._table[blob_index]
+        if min(blob.start, blob.size, *blob.shape) < 0 or blob.start + blob.size > len(self._body):
+            raise CheckpointError(f"{self._name} is damaged: an array lies outside of it. Use another file.")
         self._left -= blob.size
         if self._left < 0:
             raise CheckpointError(

@@ -6,6 +6,7 @@ library, it is written into instead, since the library reads it. A view is resto
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TypeGuard
 
@@ -13,6 +14,8 @@ import numpy as np
 
 from ...errors import StateError
 from .base import Get, Node, Ref, Restored
+
+_MOST_POOL = 1024  # words; NumPy mixes each with each
 
 
 class Arrays:
@@ -61,6 +64,8 @@ def _has_writable_foreign_memory(value: object) -> TypeGuard[np.ndarray]:
 
 
 def _objects(node: Node, get: Get) -> Restored:
+    if math.prod(node["shape"]) != len(node["items"]):
+        raise StateError(f"Expected an array of {len(node['items'])} objects, got the shape {node['shape']!r:.80}.")
     new = np.empty(node["shape"], object)
     flat = new.reshape(-1)
     for index, item in enumerate(node["items"]):
@@ -136,6 +141,7 @@ class BitGenerators:
 
     def restore(self, node: Node, old: object, get: Get) -> Restored:
         name, state = node["of"], node["state"]
+        _check_positions(state)
         if isinstance(old, np.random.BitGenerator) and (name, node["seed_sequence"]) == (
             type(old).__name__,
             _seed_sequence_state(old),
@@ -152,6 +158,16 @@ class BitGenerators:
         return bits, restore_state
 
 
+def _check_positions(state: Node) -> None:
+    """Raises a `StateError` for a position outside the numbers drawn in advance, which NumPy would read unchecked."""
+    inner = state.get("state")
+    positions = {**state, **(inner if isinstance(inner, dict) else {})}
+    for name, most in (("pos", 624), ("buffer_pos", 4)):
+        value = positions.get(name, 0)
+        if not (isinstance(value, int | np.integer) and 0 <= value <= most):
+            raise StateError(f"Expected {name} of a random generator to be from 0 to {most}, got {value!r:.40}.")
+
+
 def _seed_sequence_state(bits: object) -> Node | None:
     seeds = getattr(bits, "seed_seq", None)
     if not isinstance(seeds, np.random.SeedSequence):
@@ -166,6 +182,8 @@ def _seed_sequence_state(bits: object) -> Node | None:
 def _make_seed_sequence(seed_state: Node | None) -> np.random.SeedSequence | None:
     if seed_state is None:
         return None
+    if not (isinstance(seed_state["pool"], int) and seed_state["pool"] <= _MOST_POOL):
+        raise StateError(f"Expected a seed sequence with a pool of {_MOST_POOL} words or less, got more.")
     return np.random.SeedSequence(
         seed_state["entropy"],
         spawn_key=seed_state["key"],
@@ -203,6 +221,7 @@ class RandomStates:
         return {"state": value.get_state(legacy=False)}
 
     def restore(self, node: Node, old: object, get: Get) -> Restored:
+        _check_positions(node["state"])
         generator = old if isinstance(old, np.random.RandomState) else np.random.RandomState()
         return generator, lambda: generator.set_state(node["state"])
 

@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from ...errors import StateError
 from .base import Get, Node, Ref, Restored, class_name
 
 _Conversion = tuple[type, Callable[[Any], Any], Callable[[Any], Any]]
 _CONVERSIONS: list[_Conversion] = [
     (decimal.Decimal, str, decimal.Decimal),
-    (fractions.Fraction, str, fractions.Fraction),
+    (fractions.Fraction, str, lambda text: fractions.Fraction(*map(int, text.split("/")))),
     (uuid.UUID, str, uuid.UUID),
     (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
@@ -41,7 +42,10 @@ class StdlibValues:
         return {"of": class_name(type(value)), "value": _BY_CLASS[type(value)][1](value)}
 
     def restore(self, node: Node, old: object, get: Get) -> Restored:
-        return _BY_NAME[node["of"]][2](node["value"]), None
+        try:
+            return _BY_NAME[node["of"]][2](node["value"]), None
+        except ArithmeticError as error:
+            raise StateError(f"Expected a {node['of']}, got {node['value']!r:.80}.") from error
 
 
 HANDLERS = (StdlibValues(),)
