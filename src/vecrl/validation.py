@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ def normalize_device(device: Any) -> Any:
     >>> normalize_device("cpu:0"), normalize_device("cuda:1")
     ('cpu', 'cuda:1')
     """
-    return "cpu" if str(device).partition(":")[0] == "cpu" else device
+    return "cpu" if re.fullmatch(r"cpu(:\d+)?", str(device)) else device
 
 
 def parse_device(device: torch.device | str | int) -> torch.device:
@@ -76,8 +77,10 @@ def parse_optional_count(name: str, value: object, *, error: type[Exception] = V
 
 def _parse_count(name: str, value: object, alternative: str, error: type[Exception]) -> int:
     is_bool = isinstance(value, bool)
-    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and value >= 1 and value % 1 == 0:
-        return int(value)
+    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and 1 <= value < 2**63:
+        number = int(value)
+        if number == value:
+            return number
     raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
 
 

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike
 
+from ..errors import SpaceError
 from ..gym_interface import raise_explained, read_reset
 from ..imports import require_extra
 from ..simulators.gymnasium.make import as_gymnasium, make
@@ -123,6 +124,8 @@ class GymEnv(BaseEnv):
         Raises:
             SpaceError: (a `ValueError`) the seed is negative.
         """
+        if not isinstance(seed, int | np.integer | None):
+            raise SpaceError(f"Expected a seed to be an int of 0 or more, or None, got {seed!r}.")
         check_seed(seed)
         self._seed = seed
         return [seed]

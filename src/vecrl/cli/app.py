@@ -251,7 +251,7 @@ def bench(
     envs: Annotated[
         list[int], typer.Option(min=1, max=MAX_COUNT, help="Environments per worker to try; repeatable.")
     ] = [],  # noqa: B006
-    seconds: Annotated[float, typer.Option(min=0.05, help="Duration of each measurement.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.05, max=3600.0, help="Duration of each measurement.")] = 1.0,
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,

@@ -18,6 +18,7 @@ from ..errors import SpaceError
 from ..gym_interface import repeat_step, reset_error, step_error
 from ..specs import Composite, TensorSpec, Unbounded
 from ..specs.shape_ops import has_shape
+from ..validation import parse_optional_count
 from .check_specs import no_action, wrong_action
 from .entries.keys import FLAGS, Key, key_path
 from .entries.shared_entries import copy_entries
@@ -101,9 +102,7 @@ class GymLikeEnv(LibraryEnv):
             auto_reset=auto_reset,
             auto_reset_replace=auto_reset_replace,
         )
-        if frame_skip is not None and frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
-        self.frame_skip = frame_skip or 1
+        self.frame_skip = parse_optional_count("frame_skip", frame_skip) or 1
         self.info_dict_reader: list[InfoReader] = []
         self._info_keys: set[Key] = set()
         self._convert_actions_to_numpy = convert_actions_to_numpy

@@ -22,7 +22,7 @@ from ..engine.transition import autoreset_mode as _mode  # an argument below has
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..errors import ClosedError, PendingError, SpaceError
 from ..simulators.array_library import on_host
-from ..validation import normalize_device
+from ..validation import normalize_device, parse_optional_count
 from .arrays import convert_to_torch
 from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
@@ -89,8 +89,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         episode_stats: bool = False,
     ):
         mode = _mode(autoreset_mode)
-        if num_episodes is not None and num_episodes < 1:
-            raise ValueError(f"Expected num_episodes to be at least 1, or None for no limit, got {num_episodes!r}.")
+        num_episodes = parse_optional_count("num_episodes", num_episodes)
         if num_episodes is not None and mode is AutoresetMode.DISABLED:
             raise ValueError(
                 "Expected an auto-reset mode with num_episodes, got disabled mode. "

@@ -27,7 +27,14 @@ from ..engine.transition import autoreset_mode as parse_autoreset_mode
 from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..simulators.faster import mention_faster_name
-from ..simulators.registry import Entry, explained_arguments, find_entry, find_own_entry, unknown_argument
+from ..simulators.registry import (
+    Entry,
+    check_env_name,
+    explained_arguments,
+    find_entry,
+    find_own_entry,
+    unknown_argument,
+)
 from ..validation import normalize_device, parse_device, parse_optional_count
 from .checked_simulator import CheckedSimulator
 from .env_fns import AUTO
@@ -76,6 +83,9 @@ def make_vector_env(
     torch.Size([2, 4])
     """
     entry, name = find_entry(env_name)
+    for argument, value in (("gym_kwargs", gym_kwargs), ("brax_kwargs", brax_kwargs)):
+        if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+            raise TypeError(f"Expected {argument} to be a mapping of names to arguments, got {value!r:.80}.")
     prefix_kwargs = {"gym": gym_kwargs, "brax": brax_kwargs, "brax::old": brax_kwargs}.get(entry.prefix)
     make = partial(_make, entry) if entry.maker is None else entry.maker
     if num_envs is not None and not entry.is_batched:
@@ -119,7 +129,7 @@ def make_gym_env(
         ValueError: an argument of `SyncVectorEnv` is given without `num_envs`.
     """
     return _make(
-        *find_own_entry("gym::" + env_name),
+        *find_own_entry(_full_name("gym", env_name)),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -169,7 +179,7 @@ def make_brax_env(
             `num_episodes` is given for a single environment.
     """
     return _make(
-        *find_own_entry("brax::" + env_name),
+        *find_own_entry(_full_name("brax", env_name)),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -208,7 +218,7 @@ def make_native_env(
         ValueError: the name is unknown, or `empty_info` or `num_episodes` is given for a single environment.
     """
     return _make(
-        *find_own_entry("native::" + env_name),
+        *find_own_entry(_full_name("native", env_name)),
         force_classic_api=force_classic_api,
         num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
@@ -218,6 +228,11 @@ def make_native_env(
         device=device,
         **kwargs,
     )
+
+
+def _full_name(prefix: str, env_name: str) -> str:
+    check_env_name(env_name)
+    return f"{prefix}::{env_name}"
 
 
 class SingleEnvOfBatch(gymnasium.Env[Tree, Tree]):

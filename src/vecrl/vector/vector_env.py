@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 
 from ..engine.backends.registry import BackendName
 from ..engine.backends.worker_options import RayOptions, StartMethod, Wait
@@ -97,7 +98,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         wait: Wait = "auto",
     ):
         self.closed = True  # until the pool exists
-        if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
+        is_pair = isinstance(observation_mode, tuple) and [isinstance(s, Space) for s in observation_mode] == [True] * 2
+        if observation_mode not in ("same", "different") and not is_pair:
             raise SpaceError(
                 "Expected observation_mode to be 'same', 'different' or a pair of the batched and the single space, "
                 f"got {observation_mode!r}."
@@ -274,8 +276,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     def set_attr(self, name: str, values: object) -> None:
         """Sets an attribute of every environment: a list or tuple has one value per environment, any other value is
         set in all."""
-        if not isinstance(values, list | tuple):
-            values = [values] * self.num_envs
+        values = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         check_length("values", values, self.num_envs)
         self._pool.invoke("set", name, values)
 

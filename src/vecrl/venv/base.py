@@ -435,7 +435,8 @@ def check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> 
     Raises:
         ValueError: one of them is invalid.
     """
-    if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
+    is_integer = isinstance(wait_num, int | np.integer) and not isinstance(wait_num, bool)
+    if wait_num is not None and not (is_integer and 1 <= wait_num <= env_num):
         raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
     check_seconds("timeout", timeout)
     return timeout is not None or (wait_num is not None and wait_num < env_num)

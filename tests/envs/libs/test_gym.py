@@ -143,7 +143,7 @@ def test_overridden_step_methods_are_called() -> None:
 
 
 def test_invalid_arguments_raise() -> None:
-    with pytest.raises(ValueError, match="frame_skip of 1 or more"):
+    with pytest.raises(ValueError, match=r"frame_skip (of|to be an int of) 1 or more"):
         GymEnv("CartPole-v1", frame_skip=0)
     with pytest.raises(SpaceError, match=r"batch size of \(\)"):
         GymEnv("CartPole-v1", batch_size=[2])

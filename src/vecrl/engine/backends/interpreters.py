@@ -13,7 +13,7 @@ _OLDEST = (3, 7)
 _TIMEOUT_S = 60.0
 
 
-def find_python(python: str | os.PathLike[str]) -> str:
+def find_python(python: object) -> str:
     """Returns the path of an interpreter on which workers can run.
 
     Args:
@@ -23,6 +23,8 @@ def find_python(python: str | os.PathLike[str]) -> str:
         ValueError: it is no Python interpreter.
         VersionError: it is older than Python 3.7, or NumPy is not installed for it.
     """
+    if not isinstance(python, str | os.PathLike):
+        raise ValueError(f"Expected python to be the path of a Python interpreter, got {python!r}.")
     path = os.fspath(python)
     inner = os.path.join(path, "bin", "python")
     found = shutil.which(inner if os.path.isdir(path) else path)

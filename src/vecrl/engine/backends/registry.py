@@ -153,7 +153,7 @@ def backend_names() -> list[str]:
     return list(_entries.names())
 
 
-def backend_entry(name: str, *others: str) -> BackendEntry:
+def backend_entry(name: object, *others: str) -> BackendEntry:
     """Returns the entry of a backend.
 
     Args:
@@ -167,7 +167,7 @@ def backend_entry(name: str, *others: str) -> BackendEntry:
     >>> backend_entry("threads").in_process
     True
     """
-    entry = _entries.get(name) or _entries.find(name)
+    entry = (_entries.get(name) or _entries.find(name)) if isinstance(name, str) else None
     if entry is None:
         *names, last = map(repr, (*_entries.names(), *others))
         raise ValueError(f"Expected backend to be {', '.join(names)} or {last}, got {name!r}.")
