@@ -99,7 +99,7 @@ def parse(raw: bytes, name: str) -> object:
         header_data = json.loads(header)
         reader = _Reader(memoryview(raw)[_aligned(_PREFIX.size + length) :], header_data["blobs"], name)
         return reader.decode(header_data["data"])
-    except (Exception, MemoryError) as error:  # damaged data make NumPy, torch and Python raise any exception
+    except Exception as error:  # damaged data make NumPy, torch and Python raise any exception
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Use another file.") from error

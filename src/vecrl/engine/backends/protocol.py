@@ -337,8 +337,10 @@ class Spin:
 
     def __call__(self, poll: select.poll) -> Sequence[tuple[int, int]]:
         """Returns the descriptors that are ready, with their events."""
+        if not self._seconds:
+            return ()
         now = time.monotonic()
-        if not self._seconds or now < self._resume_at:
+        if now < self._resume_at:
             return ()
         end = now + self._seconds
         while not (ready := poll.poll(0)) and now < end:
