@@ -348,20 +348,25 @@ DEVICES = ["nowhere", [], 1.5, {}, "", object(), "cuda:-7"]
 NESTED_SPACE = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(-1, 1, (2,))})
 
 
+POOL_OPTIONS: dict[str, Iterable[Any]] = {
+    "step_timeout": SECONDS,
+    "on_failure": [None, *NAMES],
+    "restarts_per_hour": [None, *COUNTS],
+    "start_method": [None, *NAMES],
+    "threads_per_worker": [None, *COUNTS],
+    "preload": ["numpy", 3, [3], None, [None], {1: 2}],
+    "wait": [None, *NAMES],
+    "pin_workers": FLAGS,
+    "check_nan": FLAGS,
+}
+
+
 def vector_cases() -> list[Case]:
     """Returns the constructors, functions and methods of `vecrl.vector` with wrong arguments; `env` is a VectorEnv."""
     pool: dict[str, Iterable[Any]] = {
         "backend": [None, *NAMES],
         "num_workers": COUNTS,
-        "step_timeout": SECONDS,
-        "on_failure": [None, *NAMES],
-        "restarts_per_hour": [None, *COUNTS],
-        "start_method": [None, *NAMES],
-        "threads_per_worker": [None, *COUNTS],
-        "preload": ["numpy", 3, [3], None, [None], {1: 2}],
-        "wait": [None, *NAMES],
-        "pin_workers": FLAGS,
-        "check_nan": FLAGS,
+        **POOL_OPTIONS,
         "python": [3, "/nowhere/python", "", []],
         "ray_options": [3, "auto", {}, []],
         "unknown": [3],
@@ -600,15 +605,7 @@ def venv_cases() -> list[Case]:
         "timeout": SECONDS,
     }
     pool: dict[str, Iterable[Any]] = {
-        "step_timeout": SECONDS,
-        "on_failure": [None, *NAMES],
-        "restarts_per_hour": [None, *COUNTS],
-        "start_method": [None, *NAMES],
-        "threads_per_worker": [None, *COUNTS],
-        "preload": ["numpy", 3, [3], None, [None], {1: 2}],
-        "wait": [None, *NAMES],
-        "pin_workers": FLAGS,
-        "check_nan": FLAGS,
+        **POOL_OPTIONS,
         "num_workers": COUNTS,
         "unknown": [3],
     }
