@@ -163,13 +163,17 @@ SCENARIOS: dict[str, Any] = {
 }
 
 
+def _name_and_marks(backend: Any) -> tuple[str, Any]:
+    return (backend, ()) if isinstance(backend, str) else (backend.values[0], backend.marks)
+
+
 def _cases() -> list[Any]:
     cases: list[Any] = []
     for row, scenario in SCENARIOS.items():
         if isinstance(scenario, tuple):
             act, dialects, backends = scenario
             for backend in backends:
-                name, marks = (backend, ()) if isinstance(backend, str) else (backend.values[0], backend.marks)
+                name, marks = _name_and_marks(backend)
                 cases += [
                     pytest.param(row, act, dialect, name, marks=marks, id=f"{row}-{dialect}-{name}")
                     for dialect in dialects
@@ -208,7 +212,7 @@ def _recoveries() -> list[Any]:
     cases: list[Any] = []
     for row, (fault, options, backends) in FAILURES.items():
         for backend in backends:
-            name, marks = (backend, ()) if isinstance(backend, str) else (backend.values[0], backend.marks)
+            name, marks = _name_and_marks(backend)
             dialects = ANY if isinstance(backend, str) else ("vector",)
             cases += [
                 pytest.param(row, fault, options, dialect, name, marks=marks, id=f"{row}-{dialect}-{name}")
