@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tests.fixtures.faulty_envs import FaultyEnv
 from tests.fixtures.pools import make_pool
-from tests.fixtures.processes import wait_until
+from tests.fixtures.processes import running, wait_until
 from tests.fixtures.ray_cluster import TestCluster
 from tests.fixtures.scripts import Script
 
@@ -255,10 +255,9 @@ def test_killed_or_interrupted_scripts_leave_no_processes(send: Any, how: signal
     begin = time.monotonic()
     family = psutil.Process(script.process.pid).children(recursive=True)
     send(script.process.pid, how)
-    code = script.process.wait(20.0)
-    _, alive = psutil.wait_procs(family, 2.0 if how == signal.SIGKILL else 8.0)
-    assert not alive
-    _, err = script.process.communicate()
+    _, err = script.process.communicate(timeout=20.0)
+    wait_until(lambda: not running(family), 2.0 if how == signal.SIGKILL else 8.0)
+    assert not running(family)
     assert time.monotonic() - begin < 8.0
-    assert code
+    assert script.process.returncode
     assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")

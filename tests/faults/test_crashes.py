@@ -23,7 +23,7 @@ from tests.fixtures.faulty_envs import (
     writes_much,
 )
 from tests.fixtures.pools import make_pool
-from tests.fixtures.processes import wait_until, workers_alive
+from tests.fixtures.processes import running, wait_until, workers_alive
 from tests.fixtures.scripts import Script
 
 from vecrl.engine.backends.processes import describe_exit
@@ -141,7 +141,7 @@ def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
     with pytest.raises(WorkerCrash, match="ended, and so did its parent process"):
         pool.step(np.zeros(2, int))
     pool.close()
-    assert wait_until(lambda: not fork_server.is_running() or fork_server.status() == psutil.STATUS_ZOMBIE)
+    assert wait_until(lambda: not running([fork_server]))
     with_new = make_pool([FaultyEnv] * 2, "processes")
     assert with_new.reset().obs.shape == (2, 3)
     with_new.close()
