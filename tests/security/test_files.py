@@ -41,9 +41,6 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-OPEN = pytest.mark.xfail(strict=True, reason="open: loggers, curves and messages without a path")
-
-
 def make_paths(folder: Path) -> dict[str, Path]:
     """Returns the path for each writer, in a folder of its own."""
     paths = {writer: folder / str(number) / name for number, (writer, name) in enumerate(PATHS.items())}
@@ -86,7 +83,6 @@ def test_every_writer_writes_its_file(limited: LimitedCalls, folder: Path) -> No
     assert all(path.stat().st_size > 10_000 for path in paths.values())
 
 
-@OPEN
 def test_a_full_disk_keeps_the_previous_file(limited: LimitedCalls, folder: Path) -> None:
     """The process may write files of 8 kB only, as on a disk that is full then."""
     paths = make_paths(folder)
@@ -98,7 +94,6 @@ def test_a_full_disk_keeps_the_previous_file(limited: LimitedCalls, folder: Path
     )
 
 
-@OPEN
 def test_a_full_device_is_an_error(limited: LimitedCalls, folder: Path) -> None:
     """Only writers that open the file itself; a link leads to the device, and no writer may replace it."""
     paths = {writer: path for writer, path in make_paths(folder).items() if writer in ("scalars", "text", "metrics")}
@@ -154,7 +149,6 @@ def test_a_folder_of_that_name_is_an_error(limited: LimitedCalls, folder: Path) 
     check(problems)
 
 
-@OPEN
 def test_a_pipe_is_an_error(limited: LimitedCalls, folder: Path) -> None:
     """No writer waits for a reader of the pipe, and none replaces it."""
     paths = make_paths(folder)
@@ -172,7 +166,6 @@ def test_a_pipe_is_an_error(limited: LimitedCalls, folder: Path) -> None:
     check(problems)
 
 
-@OPEN
 def test_a_full_disk_behind_a_link_keeps_the_link_and_the_file(limited: LimitedCalls, folder: Path) -> None:
     paths = make_paths(folder)
     target = folder / "target"

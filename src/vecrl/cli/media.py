@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 from ..policy.policy_io import PolicyIO
 from ..policy.population import creation_errors
 from ..simulators.registry import find_entry
+from ..snapshot.atomic_write import atomic_file
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
 from ..vector.vector_env import VectorEnv
@@ -107,7 +108,8 @@ def _figure(path: Path, title: str) -> Iterator[Axes]:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         yield axes
-        figure.savefig(path, format="png", dpi=120)
+        with atomic_file(path) as file:
+            figure.savefig(file, format="png", dpi=120)
 
 
 def record_video(

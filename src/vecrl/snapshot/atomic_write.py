@@ -40,20 +40,39 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written; an existing file is not changed. Or there is a folder, a device or a pipe.
     """
-    path = _followed(Path(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(path.parent))
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
+    path = Path(path)
+    folder = _followed(path).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(folder))
     file, temp_path = open_draft(path)
-    try:
-        with file:
-            yield file
-            file.flush()
-            replace_file(temp_path, path)
-    except BaseException:
-        temp_path.unlink(missing_ok=True)
-        raise
+    with _named_errors(path):
+        try:
+            with file:
+                yield file
+                file.flush()
+                replace_file(temp_path, path)
+        except BaseException:
+            temp_path.unlink(missing_ok=True)
+            raise
+
+
+def append_text(path: str | os.PathLike[str], text: str) -> None:
+    """Appends `text` to the file `path`, or creates it.
+
+    Raises:
+        OSError: the file cannot be written; an existing one is not changed. Or there is a folder, a device or a pipe.
+    """
+    path = Path(path)
+    _file_mode(path)
+    with _named_errors(path), open(_followed(path), "ab", buffering=0, opener=_open_at_once) as file:
+        size = file.tell()
+        data = text.encode()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)  # without the part of a line that found space
+            raise
 
 
 def replace_file(draft: Path, path: Path) -> None:
@@ -82,11 +101,8 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
     Raises:
         OSError: it cannot be created, or there is a folder, a device or a pipe at `path`.
     """
+    mode = _file_mode(path)
     path = _followed(path)
-    mode = path.stat().st_mode if path.exists() else stat.S_IFREG | 0o666  # of a new file, less the umask
-    if not stat.S_ISREG(mode):
-        text = "expected the path of a file, got a device or a pipe, which has no content"
-        raise OSError(errno.EINVAL, text, str(path))
     _remove_abandoned(path, suffix)
     while True:
         temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft{suffix}")
@@ -97,6 +113,38 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
         if os.fstat(file.fileno()).st_nlink:
             return file, temp_path
         file.close()  # another process removed it as abandoned before it was locked
+
+
+def _file_mode(path: Path) -> int:
+    """Returns the mode of a file, or that of a new file, from which the umask is taken.
+
+    Raises:
+        OSError: there is a folder, a device or a pipe.
+    """
+    mode = path.stat().st_mode if path.exists() else stat.S_IFREG | 0o666
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
+    if not stat.S_ISREG(mode):
+        text = "expected the path of a file, got a device or a pipe, which has no content"
+        raise OSError(errno.EINVAL, text, str(path))
+    return mode
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Adds the path to an error of the system that has none, such as that of a full disk.
+
+    Libraries that write to an open file may raise an error of their own then.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None or cause.errno is None or cause.filename is not None:
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
 
 
 def _followed(path: Path) -> Path:
@@ -115,7 +163,7 @@ def _remove_abandoned(path: Path, suffix: str) -> None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
 
 
 def _escape_glob(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...snapshot.atomic_write import atomic_file
+from ...snapshot.atomic_write import append_text, atomic_file, write_atomically
 from ..video import VIDEO_SUFFIXES, VideoWriter, check_video
 from .base import Logger, histogram, series_path
 
@@ -67,24 +66,25 @@ class CSVLogger(Logger):
         """Adds a line "step,value" to `scalars/NAME.csv`."""
         path = series_path(self.experiment / "scalars", name, ".csv")
         step = self._next_step(f"scalars/{name}", step)
-        with path.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow((step, float(value)))
+        append_text(path, f"{step},{float(value)}\n")
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Writes `texts/NAME_STEP.txt`."""
-        self._next_path("texts", name, ".txt", step).write_text(value)
+        write_atomically(self._next_path("texts", name, ".txt", step), [value.encode()])
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes `histograms/NAME_STEP.csv` with a line "left,right,count" for each bin."""
         counts, edges = histogram(data, kwargs.get("bins"))
-        with self._next_path("histograms", name, ".csv", step).open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(zip(edges[:-1], edges[1:], counts, strict=True))
+        bins = zip(edges[:-1], edges[1:], counts, strict=True)
+        lines = (f"{left},{right},{count}\n".encode() for left, right, count in bins)
+        write_atomically(self._next_path("histograms", name, ".csv", step), lines)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Writes the settings as lines "name: value", sorted by name, to the next file `texts/hparamsN.txt`."""
         number = self._next_step("hparams", None)
         lines = sorted(f"{name}: {value}" for name, value in cfg.items())
-        series_path(self.experiment / "texts", f"hparams{number}", ".txt").write_text("\n".join(lines))
+        path = series_path(self.experiment / "texts", f"hparams{number}", ".txt")
+        write_atomically(path, ["\n".join(lines).encode()])
 
     def log_video(
         self,
