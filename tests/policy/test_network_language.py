@@ -183,9 +183,9 @@ def test_any_text_parses_or_raises(seed):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Transformer(8, 8, 20000, 1)", "expected num_encoder_layers of at most 1,000, got 20,000"),
-        ("GRU(8, 8, 30000)", "expected num_layers of at most 1,000, got 30,000"),
-        ("StructuredControlNet(4, 2, 30000, 4)", "expected num_layers of at most 1,000, got 30,000"),
+        ("Transformer(8, 8, 20000, 1)", "expected at most 250 layers in layers of several, got 20,000"),
+        ("GRU(8, 8, 30000)", "at most 250 layers in layers of several, got 30,000"),
+        ("StructuredControlNet(4, 2, 30000, 4)", "at most 250 layers in layers of several, got 30,000"),
         ("Linear(4, 9) >> Linear(10**5, 10**5)", "at most 1,073,741,824 parameters, got 10,000,100,045"),
     ],
 )
@@ -211,8 +211,8 @@ def test_the_check_of_the_size_changes_nothing() -> None:
         with pytest.raises(NetParsingError, match="at most 1,073,741,824 parameters"):
             str_to_net(text)
     assert str_to_net("RNNBase('LSTM', 4, 2000, 1)").hidden_size == 2000
-    with pytest.raises(NetParsingError, match="num_layers of at most 1,000"):
-        str_to_net("RNNBase('LSTM', 4, 8, 1001)")
+    with pytest.raises(NetParsingError, match="at most 250 layers"):
+        str_to_net("RNNBase('LSTM', 4, 8, 251)")
     layer = "TransformerEncoderLayer(2, 1, 2)"
-    with pytest.raises(NetParsingError, match="at most 20,000 copies of modules, got 60 of 6"):
+    with pytest.raises(NetParsingError, match="at most 20,000 copies of modules, got 36,720"):
         str_to_net(f"TransformerEncoder(TransformerEncoder({layer}, 60), 60)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -37,10 +38,18 @@ def find_activation(nonlinearity: str | Activation | None) -> Activation:
         return _identity
     if not isinstance(nonlinearity, str):
         return nonlinearity
-    function = getattr(torch, nonlinearity, None) or getattr(F, nonlinearity, None)
-    if not callable(function):
-        raise ValueError(f"Expected a nonlinearity of torch or torch.nn.functional, got {nonlinearity!r}.")
-    return function  # pyright: ignore[reportReturnType]
+    for library in (torch, F):
+        function: Any = getattr(library, nonlinearity, None)
+        if _computes(function, nonlinearity):  # a name of a file must not call anything else, such as torch.load
+            return function
+    raise ValueError(f"Expected a nonlinearity of torch or torch.nn.functional, got {nonlinearity!r:.80}.")
+
+
+def _computes(function: object, name: str) -> bool:
+    """Returns whether this is a function of tensors, and of nothing else."""
+    if isinstance(function, BuiltinFunctionType):
+        return hasattr(Tensor, name) or hasattr(F, name)
+    return isinstance(function, FunctionType) and function.__module__ == F.__name__ and not name.startswith("_")
 
 
 def _identity(x: Tensor) -> Tensor:

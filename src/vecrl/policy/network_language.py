@@ -18,7 +18,8 @@ import io
 import operator
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any
@@ -29,6 +30,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import NetParsingError
 from . import layers
+from .functional import count_parameters
 
 VECRL_LAYERS: dict[str, type[nn.Module]] = {
     cls.__name__: cls
@@ -49,10 +51,9 @@ ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 SIGNS: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 # With more, a short text, of a file perhaps, could compute without end or fill the memory
 MAX_POWER_OPERAND = 256
-MAX_LAYERS = 1000  # of one layer, such as Transformer
-MAX_COPIES = 20_000  # of modules in a layer that is copied
+MAX_LAYERS = 250  # in layers of several, such as Transformer
+MAX_COPIES = 20_000  # of modules in layers that are copied
 MAX_NUMBERS = 2**30  # parameters and buffers of the network
-NESTING_ERROR = "not in the network language: nested too deeply"
 
 
 def str_to_net(text: str, /, **constants: object) -> nn.Module:
@@ -67,7 +68,7 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
 
     Raises:
         NetParsingError: the text is not in the language, a layer rejected its arguments, or the network has more than
-            2**30 parameters or a layer of it more than 1,000 layers.
+            2**30 parameters or, in layers such as Transformer, more than 250 layers.
 
     >>> net = str_to_net('''
     ...     Linear(obs_shape[0], 2 * n)   # the observation
@@ -76,6 +77,32 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
     >>> len(net), net[0].out_features
     (3, 16)
     """
+    with _nesting_errors():
+        wrapped, tree = _parse(text)
+        if all(map(_is_plain, constants.values())):
+            _make_without_memory(wrapped, tree, constants)
+        return _Parser(wrapped, constants).net(tree)
+
+
+def num_parameters(text: str, /, **constants: object) -> int:
+    """Returns the number of parameters of the network that `str_to_net` would make, without memory for them.
+
+    Args:
+        text: a description in the network language.
+        constants: the values of names in it: numbers, text, and tuples and lists of these.
+
+    Raises:
+        NetParsingError: as `str_to_net`.
+
+    >>> num_parameters("Linear(n, n) >> Tanh()", n=10**4)
+    100010000
+    """
+    with _nesting_errors():
+        return count_parameters(_make_without_memory(*_parse(text), constants))
+
+
+def _parse(text: str) -> tuple[str, ast.expr]:
+    """Returns the text in brackets, and its syntax tree."""
     text_before, null_byte, _ = text.partition("\0")
     if null_byte:  # the parser reports no position for it
         position = text_before.count("\n") + 1, len(text_before) - text_before.rfind("\n")
@@ -88,14 +115,15 @@ def str_to_net(text: str, /, **constants: object) -> nn.Module:
         raise NetParsingError(f"not in the network language: {error.msg}", *_error_position(error, text)) from error
     except ValueError as error:  # invalid Unicode
         raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
-    except (RecursionError, MemoryError) as error:
-        raise NetParsingError(NESTING_ERROR, 1, 1) from error
+    return wrapped, tree.body
+
+
+@contextmanager
+def _nesting_errors() -> Iterator[None]:
     try:
-        if all(map(_is_plain, constants.values())):
-            _check_size(_Parser(wrapped, constants, is_trial=True), tree.body)
-        return _Parser(wrapped, constants).net(tree.body)
-    except RecursionError as error:
-        raise NetParsingError(NESTING_ERROR, 1, 1) from error
+        yield
+    except (RecursionError, MemoryError) as error:
+        raise NetParsingError("not in the network language: nested too deeply", 1, 1) from error
 
 
 class _Parser:
@@ -105,6 +133,7 @@ class _Parser:
         self.lines = wrapped.splitlines()
         self.constants = constants
         self.is_trial = is_trial
+        self.num_layers = self.num_copies = 0  # in layers of several, so far
 
     def error(self, node: ast.expr, message: str) -> NetParsingError:
         if node.lineno == 1:  # the brackets around the text
@@ -153,10 +182,25 @@ class _Parser:
             bound = signature(named).bind(*[""] * has_hidden_names, *positional, **keywords)
         except TypeError:  # the layer has the better message
             return cls(*positional, **keywords)
-        _check_layers(bound.arguments)
+        self.count_layers(bound.arguments)
         if self.is_trial and bound.arguments.pop("device", None) is not None:
             positional, keywords = list(bound.args[has_hidden_names:]), bound.kwargs
         return cls(*positional, **keywords)
+
+    def count_layers(self, arguments: Mapping[str, object]) -> None:
+        """Counts the layers that a layer makes: new ones, or copies of a layer among its arguments."""
+        copied = sum(sum(1 for _ in value.modules()) for value in arguments.values() if isinstance(value, nn.Module))
+        for name, value in arguments.items():
+            if not name.endswith("layers") or not isinstance(value, int):
+                continue
+            self.num_layers += value
+            self.num_copies += value * copied
+            if self.num_layers > MAX_LAYERS:
+                raise ValueError(
+                    f"expected at most {MAX_LAYERS:,} layers in layers of several, got {self.num_layers:,}"
+                )
+            if self.num_copies > MAX_COPIES:
+                raise ValueError(f"expected at most {MAX_COPIES:,} copies of modules, got {self.num_copies:,}")
 
     def argument(self, node: ast.expr) -> Any:
         is_chain = isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift)
@@ -218,14 +262,15 @@ class _Parser:
             raise self.error(node, f"cannot take item {_short(index)} of {_short(base)}") from error
 
 
-def _check_size(parser: _Parser, tree: ast.expr) -> None:
+def _make_without_memory(wrapped: str, tree: ast.expr, constants: Mapping[str, object]) -> nn.Module:
     """Makes the network without memory for its parameters, and raises if there are too many of them."""
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they come when the network is made
-        net = parser.net(tree)
+        net = _Parser(wrapped, constants, is_trial=True).net(tree)
     size = sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()) if not is_lazy(tensor))
     if size > MAX_NUMBERS:
         raise NetParsingError(f"expected a network of at most {MAX_NUMBERS:,} parameters, got {size:,}", 1, 1)
+    return net
 
 
 def _short(value: object) -> str:
@@ -238,18 +283,6 @@ def _short(value: object) -> str:
 def _is_plain(value: object) -> bool:
     """Returns whether a constant can be used twice, unlike a module or an iterator."""
     return isinstance(value, Real | str | None) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))
-
-
-def _check_layers(arguments: Mapping[str, object]) -> None:
-    """Checks how many layers a layer makes: new ones, or copies of a layer among its arguments."""
-    copied = sum(sum(1 for _ in value.modules()) for value in arguments.values() if isinstance(value, nn.Module))
-    for name, value in arguments.items():
-        if not name.endswith("layers") or not isinstance(value, int):
-            continue
-        if value > MAX_LAYERS:
-            raise ValueError(f"expected {name} of at most {MAX_LAYERS:,}, got {value:,}")
-        if value * copied > MAX_COPIES:
-            raise ValueError(f"expected at most {MAX_COPIES:,} copies of modules, got {value:,} of {copied:,}")
 
 
 def _find_layer(name: str) -> type[nn.Module] | None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..snapshot.atomic_write import write_atomically
-from .functional import count_parameters, fill_parameters
-from .network_language import str_to_net
+from .functional import fill_parameters
+from .network_language import num_parameters, str_to_net
 from .obs_norm import ObsNormLayer, RunningNorm
 from .policy_io import PolicyIO
 
@@ -130,8 +130,7 @@ def _text(values: Mapping[str, object], names: list[str]) -> str:
 
 def _check_network(policy: SavedPolicy) -> None:
     """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
-    with torch.device("meta"):
-        expected_count = count_parameters(str_to_net(policy.network, **policy.constants))
+    expected_count = num_parameters(policy.network, **policy.constants)
     if expected_count != len(policy.parameters):
         raise ValueError(f"Expected {expected_count} parameters for its network, got {len(policy.parameters)}.")
     if policy.norm is not None and policy.norm["mean"].shape != (policy.constants.get("obs_length"),):

@@ -36,6 +36,8 @@ from .handlers.base import (
     space_descriptions,
 )
 
+_MOST_HASHED = 10**6
+
 Allowed: TypeAlias = Iterable[type | str]
 """Classes, or their full names."""
 
@@ -112,6 +114,7 @@ class Restorer:
         self._restored: dict[int, object] = {}
         self._claimed: set[int] = set()  # ids of existing objects that are in use for a node
         self._kept_alive: list[object] = []
+        self._hash_sizes: dict[int, int] = {}  # by the id of a tuple: how many elements its hash visits
         self._fill_tasks: deque[_Task] = deque()
         self._assignments: list[_Task] = []
         self._hashed_assignments: list[_Task] = []  # after all others, since hashes may depend on them
@@ -165,6 +168,7 @@ class Restorer:
 
     def _fill_mapping(self, node: Node, target: dict[Any, Any]) -> None:
         pairs = [(self.get(key, _key_at(index, target)), value) for index, (key, value) in enumerate(node["items"])]
+        self._check_hashes(key for key, _ in pairs)
         pairs_restored = [(key, self.get(value, _lookup(target, key))) for key, value in pairs]
         defaults = target if "default" in node and isinstance(target, defaultdict) else None
         factory = None if defaults is None else self.get(node["default"], defaults.default_factory)
@@ -191,12 +195,15 @@ class Restorer:
     def _fill_collection(self, node: Node, target: Any, base: Any) -> None:
         """Replaces the elements of a list, deque or set, by the methods of `base`, its class or a base class of it."""
         values = self._children(node["items"], list(base.__iter__(target)))
+        is_hashed = base is set
+        if is_hashed:
+            self._check_hashes(values)
 
         def assign() -> None:
             base.clear(target)
-            (base.update if base is set else base.extend)(target, values)
+            (base.update if is_hashed else base.extend)(target, values)
 
-        (self._hashed_assignments if base is set else self._assignments).append(assign)
+        (self._hashed_assignments if is_hashed else self._assignments).append(assign)
 
     def _children(self, items: list[Reference], old: Sequence[object]) -> list[Any]:
         """Returns the elements of a container; one without state stays, or becomes None if its place is new."""
@@ -219,7 +226,9 @@ class Restorer:
         """Returns a new immutable value, or a new bytearray."""
         match node["is"]:
             case "frozenset":
-                return frozenset(self._children(node["items"], []))
+                values = self._children(node["items"], [])
+                self._check_hashes(values)
+                return frozenset(values)
             case "slice":
                 return slice(*self._children(node["items"], []))
             case "range":
@@ -228,6 +237,18 @@ class Restorer:
                 return bytearray(node["value"])
             case _:  # a number would be the length of a new one
                 raise StateError(f"Expected the bytes of a bytearray, got {type(node['value']).__name__}.")
+
+    def _check_hashes(self, values: Iterable[object]) -> None:
+        """Checks that values can be hashed in time: a tuple that contains another twice takes twice its time."""
+        if any(self._hash_size(value) > _MOST_HASHED for value in values):
+            raise StateError(f"Expected keys with at most {_MOST_HASHED} elements in tuples in tuples, got more.")
+
+    def _hash_size(self, value: object) -> int:
+        if not isinstance(value, tuple | frozenset):
+            return 1
+        if id(value) not in self._hash_sizes:  # its id is not used again, since what was restored is kept alive
+            self._hash_sizes[id(value)] = 1 + sum(map(self._hash_size, value))
+        return self._hash_sizes[id(value)]
 
     # -- objects -----------------------------------------------------------------------------------
 
