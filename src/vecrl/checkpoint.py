@@ -20,7 +20,7 @@ from .snapshot import Stateful, capture, restore
 from .snapshot.atomic_write import write_atomically
 from .snapshot.handlers.base import is_instance_of_library
 from .snapshot.restore import Allowed
-from .snapshot.serialization import dump, parse
+from .snapshot.serialization import dump, read
 
 __all__ = ["GlobalGenerators", "load", "save"]
 
@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: obj
         OSError: the file cannot be opened.
     """
     path, allow = Path(path), list(allow)
-    entries = parse(path.read_bytes(), str(path))
+    entries = read(path)
     if not _are_entries(entries):
         raise CheckpointError(
             f"Expected {path} to contain objects by name, got other data. Give a file that vecrl.checkpoint.save wrote."

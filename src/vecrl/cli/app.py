@@ -10,7 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ..imports import install_hint, require_extra
-from .console import MAX_COUNT, Settings, handle_errors, import_modules, parse_pairs
+from .console import MAX_COUNT, MAX_THREADS, Settings, handle_errors, import_modules, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
@@ -82,7 +82,7 @@ BackendOption = Annotated[
 Workers = Annotated[Optional[int], typer.Option(min=1, max=MAX_COUNT, help="Number of workers. Default: one per core.")]  # noqa: UP045
 Device = Annotated[Optional[str], typer.Option(help="Device of a batched simulator: cpu, cuda.")]  # noqa: UP045
 Seed = Annotated[Optional[int], typer.Option(min=0, help="Seed. Default: a random one, which is printed.")]  # noqa: UP045
-Threads = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of torch threads in this process.")]
+Threads = Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="Number of torch threads in this process.")]
 
 
 def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.status import Status
 
 MAX_COUNT = 2**31 - 1  # of members, episodes, steps, workers, …
+MAX_THREADS = 1024  # each has a stack
 SLOW_S = 15.0  # seconds without a result after which a command says what it does
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,7 +12,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ..errors import NetParsingError
 from ..policy.population import PopulationEvaluator
-from .console import MAX_COUNT
+from ..validation import parse_device
+from .console import MAX_COUNT, MAX_THREADS
 
 CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video", "logger"}
 CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}
@@ -27,6 +28,7 @@ COUNT_OPTIONS = (
     "threads",
 )
 MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
+MAXIMUMS = {**dict.fromkeys(("popsize", *COUNT_OPTIONS), MAX_COUNT), "threads": MAX_THREADS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,10 @@ class Options:
                 raise ValueError(f"Expected {name} to be {_describe_type(expected_type)}, got {value!r}.")
             if name in MINIMUMS and value is not None and value < MINIMUMS[name]:
                 raise ValueError(f"Expected {name} of {MINIMUMS[name]} or more, got {value!r}.")
-            if name in (*COUNT_OPTIONS, "popsize") and value is not None and value > MAX_COUNT:
-                raise ValueError(f"Expected {name} of {MAX_COUNT} or less, got {value!r}.")
+            if name in MAXIMUMS and value is not None and value > MAXIMUMS[name]:
+                raise ValueError(f"Expected {name} of {MAXIMUMS[name]} or less, got {value!r}.")
+        if self.device is not None:
+            parse_device(self.device)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:

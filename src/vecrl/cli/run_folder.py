@@ -30,9 +30,10 @@ from .. import checkpoint
 from ..errors import CheckpointError
 from ..policy.saved_policy import SavedPolicy
 from ..simulators.registry import BARE, find_entry
-from ..snapshot.atomic_write import write_atomically
+from ..snapshot.atomic_write import append_text, write_atomically
 
 _MOST_BYTES = 2**20  # of config.yaml
+_LONGEST_LINE = 1000  # bytes of a line of metrics.csv
 FORMAT = 2  # of the state; 1 did not contain the tested best policy
 LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end
 _CODE_ARGUMENTS = {"python", "modules"}  # arguments of environments which name an interpreter and what it imports
@@ -118,11 +119,8 @@ class RunFolder:
 
     def append(self, row: Mapping[str, float]) -> None:
         """Appends a line to `metrics.csv`; before the first, writes the column names."""
-        is_new = not self.metrics.exists()
-        with self.metrics.open("a", newline="") as file:
-            if is_new:
-                file.write(_line(METRIC_COLUMNS))
-            file.write(_line(_cells(row)))
+        head = "" if self.metrics.exists() else _line(METRIC_COLUMNS)
+        append_text(self.metrics, head + _line(_cells(row)))
 
     def rows(self) -> list[dict[str, float]]:
         """Returns the lines of `metrics.csv`, except an incomplete last one: the process may have been killed.
@@ -132,14 +130,20 @@ class RunFolder:
         """
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_bytes().splitlines(keepends=True)
-        complete_lines = [line.decode(errors="replace").strip() for line in lines if line.endswith(b"\n")]
-        if complete_lines[:1] not in ([], [",".join(METRIC_COLUMNS)]):
-            raise ValueError(
-                f"Expected line 1 of {self.metrics} to be {','.join(METRIC_COLUMNS)}, got {complete_lines[0][:80]!r}. "
-                "Correct it, or remove the file."
-            )
-        return [self._row(number, line) for number, line in enumerate(complete_lines[1:], 2)]
+        rows: list[dict[str, float]] = []
+        with self.metrics.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+                text = line.decode(errors="replace").strip()
+                if len(line) < _LONGEST_LINE and not line.endswith(b"\n"):
+                    break
+                if number > 1:
+                    rows.append(self._row(number, text))
+                elif text != ",".join(METRIC_COLUMNS):
+                    raise ValueError(
+                        f"Expected line 1 of {self.metrics} to be {','.join(METRIC_COLUMNS)}, got {text[:80]!r}. "
+                        "Correct it, or remove the file."
+                    )
+        return rows
 
     def _row(self, number: int, line: str) -> dict[str, float]:
         try:
@@ -191,10 +195,10 @@ class RunFolder:
                 f"Expected {self.state} to contain the state of a run, got {', '.join(contents) or 'nothing'}."
             )
         version = contents["run"].get("format", 1)
-        if version != FORMAT:
+        if type(version) is not int or version != FORMAT:
             raise CheckpointError(
-                f"Expected {self.state} in format {FORMAT}, got format {version} of another version of vecrl. Start a "
-                f"new run; {self.best.name} can still be used."
+                f"Expected {self.state} in format {FORMAT}, got format {version!r:.80} of another "
+                f"version of vecrl. Start a new run; {self.best.name} can still be used."
             )
         return contents["run"]
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -78,20 +80,7 @@ def parse(raw: bytes, name: str) -> object:
     Raises:
         CheckpointError: the bytes are not from `dump`, have another version, or are truncated or damaged.
     """
-    if len(raw) < _PREFIX.size or raw[:8] != MAGIC:
-        problem = (
-            "is empty" if not raw else "is cut short" if MAGIC.startswith(raw[:8]) else "is no checkpoint of vecrl"
-        )
-        raise CheckpointError(f"{name} {problem}: expected a file that vecrl.checkpoint.save wrote.")
-    _, version, checksum, length, total = _PREFIX.unpack_from(raw)
-    if version != VERSION:
-        raise CheckpointError(
-            f"Expected {name} to be in version {VERSION} of the format, got version {version}. Read it with the "
-            "version of vecrl that wrote it."
-        )
-    if len(raw) != total:
-        problem = "is cut short" if len(raw) < total else "is damaged"
-        raise CheckpointError(f"{name} {problem}: expected {total} bytes, got {len(raw)}. Use another file.")
+    checksum, length = _check_prefix(raw, len(raw), name)
     header = raw[_PREFIX.size : _PREFIX.size + length]
     if zlib.crc32(header) != checksum:
         raise CheckpointError(f"{name} is damaged: the checksum of its header is wrong. Use another file.")
@@ -103,6 +92,39 @@ def parse(raw: bytes, name: str) -> object:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Use another file.") from error
+
+
+def read(path: Path) -> object:
+    """Reads a file with the data that `dump` wrote, as `parse` does. A file of another kind is not read whole.
+
+    Raises:
+        CheckpointError: as `parse`.
+        OSError: the file cannot be opened.
+    """
+    with path.open("rb") as file:
+        prefix = file.read(_PREFIX.size)
+        _check_prefix(prefix, os.fstat(file.fileno()).st_size, str(path))
+        file.seek(0)
+        return parse(file.read(), str(path))
+
+
+def _check_prefix(raw: bytes, size: int, name: str) -> tuple[int, int]:
+    """Checks the start of a file of `size` bytes. Returns the checksum and the length of its header."""
+    if len(raw) < _PREFIX.size or raw[:8] != MAGIC:
+        problem = (
+            "is empty" if not raw else "is cut short" if MAGIC.startswith(raw[:8]) else "is no checkpoint of vecrl"
+        )
+        raise CheckpointError(f"{name} {problem}: expected a file that vecrl.checkpoint.save wrote.")
+    _, version, checksum, length, total = _PREFIX.unpack(raw[: _PREFIX.size])
+    if version != VERSION:
+        raise CheckpointError(
+            f"Expected {name} to be in version {VERSION} of the format, got version {version}. Read it with the "
+            "version of vecrl that wrote it."
+        )
+    if size != total:
+        problem = "is cut short" if size < total else "is damaged"
+        raise CheckpointError(f"{name} {problem}: expected {total} bytes, got {size}. Use another file.")
+    return checksum, length
 
 
 def _aligned(size: int) -> int:
