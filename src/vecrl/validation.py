@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -53,13 +54,29 @@ def parse_device(device: torch.device | str | int) -> torch.device:
     return parsed
 
 
-def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:
-    """Returns a number of things, at least 1, as an int.
+def parse_int(name: str, value: object, least: int | None = None, *, error: type[Exception] = ValueError) -> int:
+    """Returns a number, such as that of a dimension, as an int.
 
     Args:
         name: the name of the argument in the message.
         value: an integer; a float without a fraction is one too, a bool is not.
+        least: the least number that is allowed; None for any.
         error: the class of the error.
+
+    Raises:
+        Exception: (of the class `error`) `value` is not such a number.
+
+    >>> parse_int("dim", -2.0)
+    -2
+    """
+    return _parse_int(name, value, least, "", error)
+
+
+def parse_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int:
+    """Returns a number of things, at least 1, as an int.
+
+    Args:
+        name, value, error: as for `parse_int`.
 
     Raises:
         Exception: (of the class `error`) `value` is not such a number.
@@ -67,29 +84,50 @@ def parse_count(name: str, value: object, *, error: type[Exception] = ValueError
     >>> parse_count("steps", 1e3)
     1000
     """
-    return _parse_count(name, value, "", error)
+    return _parse_int(name, value, 1, "", error)
 
 
 def parse_optional_count(name: str, value: object, *, error: type[Exception] = ValueError) -> int | None:
     """Returns None for None, and otherwise the number that `parse_count` returns."""
-    return None if value is None else _parse_count(name, value, ", or None", error)
+    return None if value is None else _parse_int(name, value, 1, ", or None", error)
 
 
-def _parse_count(name: str, value: object, alternative: str, error: type[Exception]) -> int:
-    is_bool = isinstance(value, bool)
-    if isinstance(value, int | float | np.integer | np.floating) and not is_bool and 1 <= value < 2**63:
+def _parse_int(name: str, value: object, least: int | None, alternative: str, error: type[Exception]) -> int:
+    smallest = -(2**63) if least is None else least
+    if is_number(value) and smallest <= value < 2**63:
         number = int(value)
         if number == value:
             return number
-    raise error(f"Expected {name} to be an int of 1 or more{alternative}, got {value!r}.")
+    limit = "" if least is None else f" of {least} or more"
+    raise error(f"Expected {name} to be an int{limit}{alternative}, got {value!r:.80}.")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Returns whether a value is a number of Python or NumPy, and no bool."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def parse_number(name: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns a number in [low, high] as a float.
+
+    Raises:
+        ValueError: `value` is no such number.
+
+    >>> parse_number("gamma", 1, 0, 1)
+    1.0
+    """
+    if is_number(value) and low <= value <= high:
+        return float(value)
+    limits = "" if math.inf in (-low, high) else f" from {low:g} to {high:g}"
+    limits = f" of {low:g} or more" if high == math.inf > -low else limits
+    raise ValueError(f"Expected {name} to be a number{limits}, got {value!r:.80}.")
 
 
 def check_seconds(name: str, value: Any) -> None:
     """Raises a `ValueError` unless `value` is None or above 0."""
     if value is None:
         return
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not value > 0:
+    if not is_number(value) or not value > 0:
         raise ValueError(f"Expected {name} to be a number of seconds above 0, or None, got {value!r}.")
 
 
@@ -111,6 +149,18 @@ def check_flag(name: str, value: object) -> None:
     """Raises a `ValueError` unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"Expected {name} to be True or False, got {value!r:.80}.")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raises a `ValueError` unless `value` is a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"Expected {name} to be a text, got {value!r:.80}.")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Raises a `ValueError` unless `value` can be called."""
+    if not callable(value):
+        raise ValueError(f"Expected {name} to be a function, got {value!r:.80}.")
 
 
 def check_names(name: str, value: object, kind: str) -> None:

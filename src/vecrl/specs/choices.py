@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
+from ..validation import parse_int
 from .base import Device, Leaf, TensorSpec, as_device
 from .domains import UNKNOWN, Bits, EqualIndices, OneHotRows, UnequalIndices, to_integers
 from .shape_ops import ShapeLike, as_size, concrete, has_shape, shape_matches
@@ -135,8 +136,9 @@ class Categorical(CategoricalSpec):
         mask: object = None,
         min: int = 0,  # noqa: A002
     ):
-        self.n, self.min = int(n), int(min)
-        if self.n < 1 and self.n != -1:
+        self.n = n if type(n) is int and n > 0 else parse_int("n", n, -1, error=SpaceError)
+        self.min = parse_int("min", min, error=SpaceError)
+        if not self.n:
             raise SpaceError(f"Expected at least one option (or -1 for a number not known), got n={n}.")
         domain = EqualIndices(UNKNOWN if self.n == -1 else self.n, self.min)
         super().__init__(() if shape is None else shape, device, dtype, domain)
@@ -391,11 +393,11 @@ class OneHot(OneHotSpec):
         mask: object = None,
         min: int = 0,  # noqa: A002
     ):
-        n, self.min = int(n), int(min)
+        n, self.min = parse_int("n", n, 1, error=SpaceError), parse_int("min", min, error=SpaceError)
         rows = OneHotRows(((n, self.min),))
         super().__init__((n,) if shape is None else shape, device, torch.bool if dtype is None else dtype, rows)
-        if n < 1 or not self.shape or self.shape[-1] != n:
-            raise SpaceError(f"Expected n >= 1 options and a shape that ends with n={n}, got {tuple(self.shape)}.")
+        if not self.shape or self.shape[-1] != n:
+            raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(self.shape)}.")
         self.use_register = use_register
         self._register: list[Hashable] = []  # copies of the spec share it, and encode the same objects equally
         self.update_mask(mask)
@@ -553,7 +555,11 @@ class MultiOneHot(OneHotSpec):
 def _parse_nvec(nvec: object) -> Tensor:
     """Converts numbers of options to int64."""
     try:
-        return torch.as_tensor([nvec] if isinstance(nvec, int) else nvec).to(torch.int64)
+        counts = torch.as_tensor([nvec] if isinstance(nvec, int) else nvec)
+        integers = counts.to(torch.int64)
+        if not counts.is_meta and bool((counts != integers).any()):
+            raise ValueError("fractions")
+        return integers
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpaceError(f"Expected a number of options for each choice, got {nvec!r:.80}.") from error
 
@@ -589,12 +595,15 @@ def _expand_mask(mask: object, shape: torch.Size, device: torch.device | None) -
     """Converts `mask` to booleans and expands it to `shape`."""
     if mask is None:
         return None
-    mask = torch.as_tensor(mask, device=device).to(torch.bool)
     try:
-        return mask.expand(shape)
+        flags = torch.as_tensor(mask, device=device).to(torch.bool)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpaceError(f"Expected a mask of flags, one per option, got {mask!r:.80}.") from error
+    try:
+        return flags.expand(shape)
     except RuntimeError as error:
         raise SpaceError(
-            f"Expected a mask that expands to {tuple(shape)}, one flag per option, got shape {tuple(mask.shape)}."
+            f"Expected a mask that expands to {tuple(shape)}, one flag per option, got shape {tuple(flags.shape)}."
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeGuard
 
@@ -194,7 +194,10 @@ class Choice(TensorSpec):
     """
 
     def __init__(self, choices: Sequence[Any]):
-        self.choices = list(choices)
+        given: Any = choices
+        if not isinstance(given, Iterable):
+            raise SpaceError(f"Expected a list of choices, got {given!r:.80}.")
+        self.choices: list[Any] = list(given)
         if not self.choices:
             raise SpaceError("Expected at least one choice.")
         if len({type(choice) for choice in self.choices}) > 1:

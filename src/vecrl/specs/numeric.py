@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
+from ..validation import check_choice
 from .base import Device, Leaf, as_device
 from .domains import Anything, Interval, bound_to_tensor
 from .dtypes import as_dtype, dtype_limits, is_integral, to_comparable
@@ -45,6 +46,14 @@ class FixedBox(ContinuousBox):
 
 def _kind_of(dtype: torch.dtype) -> str:
     return "discrete" if is_integral(dtype) else "continuous"
+
+
+def _parse_domain(domain: str | None, dtype: torch.dtype) -> str:
+    """Returns a domain; that of the dtype for None."""
+    if domain is None:
+        return _kind_of(dtype)
+    check_choice("domain", domain, ("discrete", "continuous"))
+    return domain
 
 
 class Bounded(Leaf):
@@ -101,7 +110,7 @@ class Bounded(Leaf):
             raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
         dtype, device = as_dtype(dtype), as_device(device)
         super().__init__(shape, device, dtype, Interval.of(*bounds, shape, dtype, device))
-        self.domain = domain or _kind_of(dtype)
+        self.domain = _parse_domain(domain, dtype)
 
     def _current_domain(self) -> Interval:
         """Returns the interval; that of `space` if it was edited."""
@@ -193,7 +202,7 @@ class Unbounded(Leaf):
         domain: str | None = None,
     ):
         super().__init__(shape, device, dtype, Anything())
-        self.domain = domain or _kind_of(self.dtype)
+        self.domain = _parse_domain(domain, self.dtype)
 
     @property
     def space(self) -> ContinuousBox:

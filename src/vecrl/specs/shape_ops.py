@@ -57,6 +57,21 @@ def as_size(shape: ShapeLike) -> torch.Size:
     return size
 
 
+def concrete_size(name: str, value: ShapeLike) -> torch.Size:
+    """Returns a batch size: an int, or a sequence of ints, without dynamic sizes.
+
+    Raises:
+        SpaceError: it is none; the message has the name of the argument.
+    """
+    try:
+        size = as_size(value)
+    except (SpaceError, ValueError, OverflowError):
+        size = None
+    if isinstance(value, bool | str) or size is None or min(size, default=0) < 0:
+        raise SpaceError(f"Expected {name} to be an int of 0 or more, or a sequence of such ints, got {value!r:.80}.")
+    return size
+
+
 def sizes_of(args: Sequence[ShapeLike]) -> tuple[int, ...]:
     """Returns the sizes of a call with variable arguments: `(2, 3)` for both `f(2, 3)` and `f((2, 3))`."""
     if len(args) == 1 and not isinstance(args[0], int):

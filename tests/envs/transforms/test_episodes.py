@@ -201,10 +201,10 @@ class TestRandomTruncation:
 
     def test_errors(self) -> None:
         for low, high in ((0, 5), (6, 5)):
-            with pytest.raises(ValueError, match="1 <= min_horizon <= max_horizon"):
+            with pytest.raises(ValueError, match=r"min_horizon to be an int of 1|min_horizon <= max_horizon"):
                 RandomTruncationTransform(low, high)
         for options in ({"prob": 1.5}, {"first_episode_prob": -0.1}):
-            with pytest.raises(ValueError, match=r"to be in \[0, 1\]"):
+            with pytest.raises(ValueError, match="to be a number from 0 to 1"):
                 RandomTruncationTransform(1, 5, **options)
         with pytest.raises(KeyError, match=r"Put a StepCounter\(\) before it"):
             TransformedEnv(Endless(), RandomTruncationTransform(1, 5)).reset()

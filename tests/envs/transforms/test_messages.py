@@ -74,8 +74,8 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         SpaceError,
         r"values of shape \(3, 2\), got the shapes \(5,\) and \(\)",
     ),
-    "no size": (lambda: Resize(0), ValueError, "1 or more, got w=0"),
-    "no size either": (lambda: CenterCrop(3, -1), ValueError, "h=-1"),
+    "no size": (lambda: Resize(0), ValueError, "w to be an int of 1 or more, got 0"),
+    "no size either": (lambda: CenterCrop(3, -1), ValueError, "h to be an int of 1 or more, got -1"),
     "no steps": (lambda: normed(GymEnv("CartPole-v1"), 0), ValueError, "num_iter of 1 or more, got 0"),
     "rollouts of unlike length": (
         lambda: normed(SerialEnv(2, lambda: GymEnv("CartPole-v1")), 200),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from tensordict import TensorDictBase
 
@@ -22,6 +23,24 @@ def join_key(prefix: Prefix, name: str) -> Key:
     ('done', ('agents', 'done'))
     """
     return (*prefix, name) if prefix else name
+
+
+def is_key(value: object) -> TypeGuard[Key]:
+    """Returns whether a value is a name, or a tuple of one name or more."""
+    return isinstance(value, str) or (
+        isinstance(value, tuple) and value != () and all(isinstance(name, str) for name in value)
+    )
+
+
+def parse_key(name: str, value: object) -> Key:
+    """Returns a key; raises a ValueError, with the name of the argument, for any other value.
+
+    >>> parse_key("out_key", ("agents", "action"))
+    ('agents', 'action')
+    """
+    if not is_key(value):
+        raise ValueError(f"Expected {name} to be a key (a name, or a tuple of names), got {value!r:.80}.")
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 def key_path(key: Key) -> tuple[str, ...]:

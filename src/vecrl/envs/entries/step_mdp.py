@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensordict import (
@@ -18,7 +18,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.composite import entries_of
-from .keys import Key, Prefix, join_key, sorted_keys, split_key
+from .keys import Key, Prefix, is_key, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
 
 Keys = Key | Sequence[Key]
@@ -224,12 +224,15 @@ def as_keys(keys: Keys) -> list[Key]:
     (['done'], [('agents', 'done')], ['done', ('agents', 'done')])
     >>> as_keys(("done",)), as_keys(())
     (['done'], [])
+
+    Raises:
+        ValueError: they are no such keys.
     """
-    if isinstance(keys, tuple) and len(keys) < 2:  # no key, or one
-        return list(keys)
-    if isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(k, str) for k in keys)):
-        return [keys]  # pyright: ignore[reportReturnType] - a tuple of strings is one key
-    return list(keys)
+    if is_key(keys):
+        return [keys[0] if len(keys) == 1 and isinstance(keys, tuple) else keys]
+    if not isinstance(keys, Iterable) or isinstance(keys, str) or not all(map(is_key, keys := list(keys))):
+        raise ValueError(f"Expected a key (a name, or a tuple of names), or a sequence of keys, got {keys!r:.80}.")
+    return keys
 
 
 def _is_branch(value: Any) -> bool:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
-from ..entries.keys import Key, join_key, split_key
+from ..entries.keys import Key, join_key, parse_key, split_key
 from ..entries.row_masks import RowMasks
 from .base import StatelessTransform, Transform
-from .elementwise import as_number
+from .elementwise import parse_floats
 from .keyed_module import Keys
+from .spec_hooks import parse_numbers
 
 __all__ = ["ActionDiscretizer", "ActionMask", "ActionScaling", "DiscreteActionProjection", "MeanActionSelector"]
 
@@ -131,7 +132,7 @@ class ActionDiscretizer(ActionTransform):
         sampling: Any = None,
         categorical: bool = True,
     ):
-        numbers = torch.as_tensor(num_intervals)
+        numbers = parse_numbers("num_intervals", num_intervals)
         if numbers.is_floating_point() or numbers.ndim > 1 or bool((numbers < 1).any()):
             raise ValueError(
                 f"Expected num_intervals to be an int of 1 or more, or a tensor of such ints with one dimension, got "
@@ -268,7 +269,10 @@ class ActionScaling(ActionTransform):
                 f"{self.in_keys}. Use one ActionScaling per action."
             )
         self.standard_normal = standard_normal
-        self._buffers.update(loc=as_number(loc), scale=as_number(scale))
+        given = {"loc": loc, "scale": scale}
+        self._buffers.update(
+            {name: None if value is None else parse_floats(name, value) for name, value in given.items()}
+        )
 
     @property
     def loc(self) -> Tensor | None:
@@ -418,8 +422,8 @@ class ActionMask(Transform):
 
     def __init__(self, action_key: Key = "action", mask_key: Key = "action_mask"):
         super().__init__()
-        self.action_key = action_key
-        self.mask_key = mask_key
+        self.action_key = parse_key("action_key", action_key)
+        self.mask_key = parse_key("mask_key", mask_key)
         self._masked_spec: Any = None
 
     def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite
+from ...validation import parse_int
 from ..adapters import adapt_transform
 from ..entries.keys import Key
 from .base import Transform, owned
@@ -101,7 +102,10 @@ class Compose(Transform):
             transforms = trsfs[0]
         super().__init__()
         self.transforms = nn.ModuleList()
-        for transform in trsfs if transforms is None else transforms:
+        given: Any = trsfs if transforms is None else transforms
+        if not isinstance(given, Iterable):
+            raise TypeError(f"Expected transforms to be a list of transforms, got {given!r:.80}.")
+        for transform in given:
             self.append(transform)  # pyright: ignore[reportArgumentType]
 
     # -- parts
@@ -128,6 +132,7 @@ class Compose(Transform):
             IndexError: the index is out of range.
             ValueError: the transform contains this Compose.
         """
+        index = parse_int("index", index)
         if not -len(self) <= index <= len(self):
             raise IndexError(f"Expected an index between {-len(self)} and {len(self)}, got {index}.")
         transform = as_transform(transform)

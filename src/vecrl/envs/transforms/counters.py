@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
-from ...validation import parse_optional_count
+from ...validation import check_text, parse_optional_count
 from ..entries.keys import Key, join_key, key_path, split_key
 from ..entries.row_masks import Prefix, broadcast_mask
 from ..entries.step_mdp import as_keys
@@ -197,6 +197,7 @@ class InitTracker(Tracker):
 
     def __init__(self, init_key: str = "is_init"):
         super().__init__()
+        check_text("init_key", init_key)
         self.init_key = init_key
 
     @cached_property
@@ -252,6 +253,8 @@ class StepCounter(Tracker):
         self.max_steps = parse_optional_count("max_steps", max_steps)
         self.truncated_key = truncated_key or "truncated"
         self.step_count_key = step_count_key or "step_count"
+        check_text("truncated_key", self.truncated_key)
+        check_text("step_count_key", self.step_count_key)
         self.update_done = update_done
 
     @cached_property

@@ -51,6 +51,9 @@ class DTypeCastTransform(StatelessTransform):
         out_keys_inv: Keys = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        for name, dtype in (("dtype_in", dtype_in), ("dtype_out", dtype_out)):
+            if not isinstance(dtype, torch.dtype):
+                raise ValueError(f"Expected {name} to be a torch.dtype, got {dtype!r:.80}.")
         self.dtype_in = dtype_in
         self.dtype_out = dtype_out
 

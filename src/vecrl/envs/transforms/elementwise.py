@@ -13,11 +13,12 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
+from ...validation import check_callable, parse_number
 from ..entries.keys import Key
 from .base import ObservationTransform, StatelessTransform
 from .keyed_module import Keys
 from .ragged_entries import part_leaves
-from .spec_hooks import Numbers, clip_bounds_of, clip_to, map_bounds, probe_output
+from .spec_hooks import Numbers, clip_bounds_of, clip_to, map_bounds, parse_numbers, probe_output
 
 __all__ = ["ClipTransform", "FiniteTensorDictCheck", "ObservationNorm", "SignTransform", "UnaryTransform"]
 
@@ -62,6 +63,7 @@ class UnaryTransform(ObservationTransform):
             raise ValueError(
                 f"Expected inv_fn, which computes {self.in_keys_inv} from {self.out_keys_inv}, got None. Give inv_fn."
             )
+        check_callable("fn", fn)
         self._fn = fn
         self._inv_fn = inv_fn
         self._use_raw_nontensor = use_raw_nontensor
@@ -132,9 +134,9 @@ class ObservationNorm(ObservationTransform):
             raise ValueError(f"Expected loc and scale, or neither, got loc={loc!r} and scale={scale!r}.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.standard_normal = standard_normal
-        self.eps = 1e-6 if eps is None else eps
-        self.register_buffer("loc", as_number(loc))
-        self.register_buffer("scale", as_number(scale))
+        self.eps = 1e-6 if eps is None else parse_number("eps", eps, 0)
+        self.register_buffer("loc", None if loc is None else parse_floats("loc", loc))
+        self.register_buffer("scale", None if scale is None else parse_floats("scale", scale))
 
     def _default_in_keys(self) -> list[Key]:
         parent = self.parent
@@ -301,11 +303,11 @@ class ClipTransform(ObservationTransform):
     ):
         if low is None and high is None:
             raise SpaceError("Expected low, high or both, got neither.")
-        if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
-            raise ValueError(f"Expected low <= high, got low={low} and high={high}.")
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.register_buffer("low", torch.as_tensor(-torch.inf if low is None else low))
-        self.register_buffer("high", torch.as_tensor(torch.inf if high is None else high))
+        self.register_buffer("low", parse_numbers("low", -torch.inf if low is None else low))
+        self.register_buffer("high", parse_numbers("high", torch.inf if high is None else high))
+        if bool((self.low > self.high).any()):
+            raise ValueError(f"Expected low <= high, got low={low} and high={high}.")
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return clip_to(value, self.low, self.high)
@@ -341,12 +343,10 @@ class SignTransform(ObservationTransform):
         return clip_bounds_of(spec, self._apply_transform, -1, 1)
 
 
-def as_number(value: Numbers | None) -> Tensor | None:
-    """Returns `value` as a floating-point tensor; None for None."""
-    if value is None:
-        return None
-    value = torch.as_tensor(value)
-    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+def parse_floats(name: str, value: object) -> Tensor:
+    """Returns the result of `parse_numbers` as a floating-point tensor."""
+    tensor = parse_numbers(name, value)
+    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
 
 
 def is_floating(spec: TensorSpec) -> bool:

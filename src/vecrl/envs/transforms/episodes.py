@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, Unbounded
+from ...validation import parse_count, parse_number
 from ..entries.keys import Key, join_key
 from ..entries.row_masks import Prefix, broadcast_mask
 from ..utils import attribute_at
@@ -200,16 +201,15 @@ class RandomTruncationTransform(RowStateTransform):
     _takes_records = True
 
     def __init__(self, min_horizon: int, max_horizon: int, prob: float = 0.0, first_episode_prob: float | None = None):
-        if not 1 <= min_horizon <= max_horizon:
+        min_horizon, max_horizon = parse_count("min_horizon", min_horizon), parse_count("max_horizon", max_horizon)
+        if min_horizon > max_horizon:
             raise ValueError(f"Expected 1 <= min_horizon <= max_horizon, got {min_horizon} and {max_horizon}.")
-        for name, value in (("prob", prob), ("first_episode_prob", first_episode_prob)):
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"Expected {name} to be in [0, 1], got {value}.")
         super().__init__()
         self.min_horizon = min_horizon
         self.max_horizon = max_horizon
-        self.prob = prob
-        self.first_episode_prob = prob if first_episode_prob is None else first_episode_prob
+        self.prob = parse_number("prob", prob, 0, 1)
+        first = prob if first_episode_prob is None else first_episode_prob
+        self.first_episode_prob = parse_number("first_episode_prob", first, 0, 1)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for prefix in self._done_prefixes:

@@ -20,6 +20,7 @@ from ..entries.row_masks import broadcast_mask
 from .base import RowStateTransform
 from .counters import episode_starts, start_indices
 from .keyed_module import Keys
+from .shapes import parse_dim
 
 __all__ = ["CatFrames", "TimeMaxPool"]
 
@@ -227,8 +228,7 @@ class CatFrames(LastValues):
         reset_key: Key | None = None,
         done_key: Key | None = None,
     ):
-        if dim >= 0:
-            raise ValueError(f"Expected a negative dim, which is counted from the end, got {dim}.")
+        dim = parse_dim(dim, allow_positive_dim=False)
         if padding not in ("same", "constant"):
             raise ValueError(f'Expected padding to be "same" or "constant", got {padding!r}.')
         keys = ["pixels"] if in_keys is None else in_keys

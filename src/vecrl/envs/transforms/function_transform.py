@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.types import Device
 
 from ...specs import Composite, TensorSpec, Unbounded
-from ...validation import parse_device
+from ...validation import check_callable, parse_device
 from ..entries.keys import FLAGS, Key, split_key
 from .base import Transform
 from .spec_hooks import common_shape, resize_dynamic
@@ -68,6 +68,7 @@ class FunctionTransform(OutputTransform):
 
     def __init__(self, function: Callable[[TensorDictBase], TensorDictBase | None]):
         super().__init__()
+        check_callable("function", function)
         self._function = function
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:

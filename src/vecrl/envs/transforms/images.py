@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
+from ...validation import parse_count
 from .base import ObservationTransform
 from .functional import rgb_to_grayscale
 from .keyed_module import Keys
@@ -343,10 +344,7 @@ class CenterCrop(Crop):
 
 
 def _validate_sizes(w: int, h: int | None) -> tuple[int, int]:
-    sizes = int(w), int(w if h is None else h)
-    if min(sizes) < 1:
-        raise ValueError(f"Expected sizes of 1 or more, got w={w} and h={h}.")
-    return sizes
+    return parse_count("w", w), parse_count("h", w if h is None else h)
 
 
 def _margin_before(margin: int) -> int:

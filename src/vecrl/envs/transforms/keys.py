@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..entries.keys import FLAGS, Key, split_key
+from ...validation import parse_int
+from ..entries.keys import FLAGS, Key, parse_key, split_key
 from ..entries.step_mdp import as_keys
 from .base import ObservationTransform, StatelessTransform
 from .keyed_module import Keys
@@ -38,7 +39,7 @@ class JoinTransform(ObservationTransform):
         self, in_keys: Keys, out_key: Key, del_keys: bool, in_keys_inv: Keys = None, out_keys_inv: Keys = None
     ):
         super().__init__(in_keys, None, in_keys_inv, out_keys_inv)
-        self.out_key: Key = as_keys(out_key)[0]
+        self.out_key = parse_key("out_key", out_key)
         self.del_keys = del_keys
 
     @property
@@ -117,7 +118,7 @@ class CatTensors(JoinTransform):
         self._sort = sort
         if in_keys is not None:
             self.in_keys = self._sort_keys([*in_keys] if isinstance(in_keys, tuple) else as_keys(in_keys))
-        self.dim = dim
+        self.dim = parse_int("dim", dim)
         self.unsqueeze_if_oor = unsqueeze_if_oor
 
     def _sort_keys(self, keys: list[Key]) -> list[Key]:

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Binary, Bounded, Composite, TensorSpec, Unbounded
+from ...validation import parse_number
 from ..entries.keys import Key, join_key, split_key
 from .base import StatelessTransform, Transform
 from .counters import RewardTracker
-from .elementwise import as_number
+from .elementwise import parse_floats
 from .keyed_module import Keys, SubmoduleAttribute
-from .spec_hooks import Numbers, clip_bounds_of, clip_to, infer_spec, map_bounds
+from .spec_hooks import Numbers, clip_bounds_of, clip_to, infer_spec, map_bounds, parse_numbers
 
 __all__ = ["BinarizeReward", "KLRewardTransform", "LineariseRewards", "RewardClipping", "RewardScaling", "TargetReturn"]
 
@@ -65,8 +66,8 @@ class RewardScaling(RewardTransform):
     ):
         super().__init__(in_keys, out_keys)
         self.standard_normal = standard_normal
-        self.register_buffer("loc", as_number(loc))
-        self.register_buffer("scale", as_number(scale))
+        self.register_buffer("loc", parse_floats("loc", loc))
+        self.register_buffer("scale", parse_floats("scale", scale))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         if self.standard_normal:
@@ -96,8 +97,8 @@ class RewardClipping(RewardTransform):
         out_keys: Keys = None,
     ):
         super().__init__(in_keys, out_keys)
-        self.register_buffer("clamp_min", torch.as_tensor(-torch.inf if clamp_min is None else clamp_min))
-        self.register_buffer("clamp_max", torch.as_tensor(torch.inf if clamp_max is None else clamp_max))
+        self.register_buffer("clamp_min", parse_numbers("clamp_min", -torch.inf if clamp_min is None else clamp_min))
+        self.register_buffer("clamp_max", parse_numbers("clamp_max", torch.inf if clamp_max is None else clamp_max))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return clip_to(value, self.clamp_min, self.clamp_max)
@@ -141,7 +142,7 @@ class LineariseRewards(RewardTransform):
 
     def __init__(self, in_keys: Keys, out_keys: Keys = None, *, weights: Numbers | None = None):
         super().__init__(in_keys, out_keys)
-        self.register_buffer("weights", as_number(weights))
+        self.register_buffer("weights", None if weights is None else parse_floats("weights", weights))
         if self.weights is not None and self.weights.ndim != 1:
             raise ValueError(f"Expected weights with one dimension, got shape {tuple(self.weights.shape)}.")
 
@@ -202,7 +203,7 @@ class TargetReturn(RewardTracker):
         if mode not in ("reduce", "constant"):
             raise ValueError(f'Expected mode to be "reduce" or "constant", got {mode!r}.')
         super().__init__(in_keys, out_keys, None if reset_key is None else [reset_key])
-        self.target_return = float(target_return)
+        self.target_return = parse_number("target_return", target_return)
         self.mode = mode
 
     @property

@@ -6,7 +6,7 @@ batch size does not matter. Other dimensions are counted from 0 after the batch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
+from ...validation import parse_int
 from ..entries.keys import Key
 from .actions import ActionTransform
 from .base import ObservationTransform
@@ -84,7 +85,9 @@ def _negative_dim(dim: int, num_feature_dims: int) -> int:
     return dim if dim < 0 else dim - num_feature_dims
 
 
-def _validate_dim(dim: int, allow_positive_dim: bool, name: str) -> int:
+def parse_dim(dim: object, allow_positive_dim: bool, name: str = "dim") -> int:
+    """Returns a dimension; raises a ValueError unless it is a negative int, or any with `allow_positive_dim`."""
+    dim = parse_int(name, dim)
     if dim >= 0 and not allow_positive_dim:
         raise ValueError(
             f"Expected a negative {name}, which is counted from the end, got {dim}. Give allow_positive_dim=True to "
@@ -120,8 +123,8 @@ class FlattenObservation(ShapeTransform):
         allow_positive_dim: bool = False,
     ):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
-        self.first_dim = _validate_dim(first_dim, allow_positive_dim, "first_dim")
-        self.last_dim = _validate_dim(last_dim, allow_positive_dim, "last_dim")
+        self.first_dim = parse_dim(first_dim, allow_positive_dim, "first_dim")
+        self.last_dim = parse_dim(last_dim, allow_positive_dim, "last_dim")
 
     def _forward_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return x.flatten(
@@ -169,8 +172,8 @@ class FlattenAction(ActionTransform):
         action_shape: Sequence[int] | None = None,
     ):
         super().__init__("action" if in_keys_inv is None else in_keys_inv, out_keys_inv, in_keys, out_keys)
-        self.first_dim = _validate_dim(first_dim, allow_positive_dim, "first_dim")
-        self.last_dim = _validate_dim(last_dim, allow_positive_dim, "last_dim")
+        self.first_dim = parse_dim(first_dim, allow_positive_dim, "first_dim")
+        self.last_dim = parse_dim(last_dim, allow_positive_dim, "last_dim")
         if first_dim > last_dim if (first_dim < 0) == (last_dim < 0) else first_dim < 0:
             raise ValueError(f"Expected first_dim <= last_dim, got {first_dim} and {last_dim}.")
         self.action_shape = None if action_shape is None else torch.Size(action_shape)
@@ -245,7 +248,7 @@ class UnsqueezeTransform(ShapeTransform):
         if dim is None:
             raise TypeError(f"Expected dim for {type(self).__name__}, got None. Give the dimension to change.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dim = _validate_dim(dim, allow_positive_dim, "dim")
+        self.dim = parse_dim(dim, allow_positive_dim)
 
     def _unsqueeze(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return x.unsqueeze(_negative_dim(self.dim, num_feature_dims + 1))
@@ -295,7 +298,9 @@ class PermuteTransform(ShapeTransform):
         out_keys_inv: Keys = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dims = tuple(dims)
+        if not isinstance(dims, Iterable):
+            raise ValueError(f"Expected dims to be a sequence of dimensions, got {dims!r:.80}.")
+        self.dims = tuple(parse_int("dims", dim) for dim in dims)
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
             raise ValueError(f"Expected dims to be a permutation of {tuple(range(-count, 0))}, got {self.dims}.")

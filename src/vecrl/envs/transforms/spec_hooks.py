@@ -231,6 +231,23 @@ def common_shape(small: Sequence[int], large: Sequence[int]) -> tuple[int, ...]:
 
 
 Numbers = Tensor | np.ndarray | Sequence[float] | float
+
+
+def parse_numbers(name: str, value: object) -> Tensor:
+    """Returns a number, or nested sequences or an array of them, as a tensor. A tensor is returned itself.
+
+    Raises:
+        ValueError: it is no such value, or empty.
+    """
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.empty(0)
+    if not tensor.numel():
+        raise ValueError(f"Expected {name} to be a number, or a tensor of numbers, got {value!r:.80}.")
+    return tensor
+
+
 """What `torch.as_tensor` takes."""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite
-from ...validation import parse_count
+from ...validation import check_callable, parse_count, parse_int
 from ..entries.keys import Key, join_key
 from ..entries.row_masks import RowMasks, any_true, broadcast_mask, rows_done
 from .base import Transform
@@ -239,7 +239,8 @@ class NoopResetEnv(Transform):
     preserves_done = True
 
     def __init__(self, noops: int = 30, random: bool = True):
-        if noops < 0 or noops % 1 or (random and not noops):
+        noops = parse_int("noops", noops, 0)
+        if random and not noops:
             raise ValueError(f"Expected noops to be an int of 1 or more, or 0 with random=False, got {noops}.")
         super().__init__()
         self.noops = noops
@@ -332,6 +333,7 @@ class ConditionalSkip(Conditional):
 
     def __init__(self, cond: Condition):
         super().__init__()
+        check_callable("cond", cond)
         self.cond = cond
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:

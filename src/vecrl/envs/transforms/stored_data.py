@@ -17,7 +17,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ...validation import parse_count
+from ...validation import parse_count, parse_number
 from ..entries.keys import FLAGS, Key, join_key, key_path, split_key
 from ..entries.row_masks import broadcast_mask, reduce_to_rows
 from ..entries.step_mdp import as_keys
@@ -63,9 +63,7 @@ class StoredDataTransform(Transform):
 
 def parse_discount(gamma: Any) -> float:
     """Returns a discount factor as a float. Raises a ValueError unless it is a number from 0 to 1."""
-    if isinstance(gamma, bool | str) or not 0 <= gamma <= 1:
-        raise ValueError(f"Expected gamma to be a number from 0 to 1, got {gamma!r}.")
-    return float(gamma)
+    return parse_number("gamma", gamma.item() if isinstance(gamma, Tensor) else gamma, 0, 1)
 
 
 def below_next(key: Key) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from .base import StatelessTransform, Transform
 from .keyed_module import Keys
 from .keys import JoinTransform, remove_entries
 from .ragged_entries import is_heterogeneous
+from .shapes import parse_dim
 from .spec_hooks import infer_spec
 
 __all__ = ["BatchSizeTransform", "ExpandAs", "RemoveEmptySpecs", "Stack"]
@@ -62,15 +63,10 @@ class Stack(JoinTransform):
         *,
         del_keys: bool = True,
     ):
-        if dim >= 0 and not allow_positive_dim:
-            raise ValueError(
-                f"Expected a negative dim, which is counted from the end, got {dim}. Give allow_positive_dim=True to "
-                f"count dimensions from 0 after the batch dimensions."
-            )
         if (in_key_inv is None) != (out_keys_inv is None):
             raise ValueError(f"Expected in_key_inv and out_keys_inv, or neither, got {in_key_inv!r}, {out_keys_inv!r}.")
         super().__init__(in_keys, out_key, del_keys, in_key_inv, out_keys_inv)
-        self.dim = dim
+        self.dim = parse_dim(dim, allow_positive_dim)
 
     def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
         return keys

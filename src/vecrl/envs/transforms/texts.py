@@ -20,6 +20,7 @@ from ...errors import SpaceError
 from ...imports import import_library
 from ...specs import Bounded, Composite, NonTensor, TensorSpec
 from ...specs.stacked import stack_specs
+from ...validation import check_callable
 from ..entries.keys import Key, join_key, split_key
 from .base import StatelessTransform
 from .keyed_module import Keys
@@ -159,6 +160,8 @@ class Hash(RowTransform):
         repertoire: MutableMapping[Any, Any] | None = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        if hash_fn is not None:
+            check_callable("hash_fn", hash_fn)
         self._hash_fn = self.reproducible_hash if hash_fn is None else hash_fn
         self._seed = seed
         self._use_raw_nontensor = use_raw_nontensor

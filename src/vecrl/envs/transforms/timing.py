@@ -17,7 +17,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..entries.keys import Key, join_key, split_key
+from ...validation import check_text, parse_optional_count
+from ..entries.keys import Key, join_key, parse_key, split_key
 from ..entries.row_masks import broadcast_mask
 from ..entries.step_mdp import as_keys
 from ..shared_folder import publish
@@ -49,6 +50,7 @@ class Timer(Transform):
 
     def __init__(self, out_keys: Keys = None, time_key: str = "time"):
         super().__init__()
+        check_text("time_key", time_key)
         names = as_keys(
             [f"{time_key}_{phase}" for phase in ("step", "policy", "reset")] if out_keys is None else out_keys
         )
@@ -113,11 +115,9 @@ class TrajCounter(Tracker):
     """
 
     def __init__(self, out_key: Key = "traj_count", *, repeats: int | None = None):
-        if repeats is not None and repeats < 1:
-            raise ValueError(f"Expected repeats of 1 or more, or None, got {repeats}.")
         super().__init__()
-        self._out_keys: list[Key] = as_keys(out_key)
-        self._repeats = repeats or 1
+        self._out_keys: list[Key] = [parse_key("out_key", out_key)]
+        self._repeats = parse_optional_count("repeats", repeats) or 1
         self._counter = SharedCounter()
 
     @cached_property
