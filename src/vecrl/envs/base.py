@@ -59,6 +59,7 @@ upper_modules: dict[str, Callable[..., Any]] = {}
 """Classes and functions that are defined in modules which import this one."""
 _COMPILED = "step_and_maybe_reset"  # the method that `compile=True` compiles
 _STATE_FACT_SPECS = ("observation", "action")
+_NOT_A_TENSORDICT = AttributeError, TypeError, KeyError  # what other objects than TensorDicts cause
 _bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
 
 # Not an attribute of the environment, since that would be pickled with it
@@ -319,7 +320,11 @@ class EnvBase(Stateful, EnvSpecs):
     @_bypassed
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
-        masks = self._done_masks(tensordict)
+        try:
+            masks = self._done_masks(tensordict)
+        except _NOT_A_TENSORDICT:
+            self._check_batch(tensordict)
+            raise
         return tensordict if masks is None else self._reset_done_rows(tensordict, masks)
 
     def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[Prefix, Tensor]) -> TensorDictBase:
@@ -330,7 +335,11 @@ class EnvBase(Stateful, EnvSpecs):
     def any_done(self, tensordict: TensorDictBase) -> bool:
         """Returns whether any row of `tensordict` is done. Flags at the root override those of groups below."""
         done_flags = (tensordict[self._done_keys_by_prefix[prefix]] for prefix in self.outer_done_prefixes)
-        return any(map(any_true, done_flags))
+        try:
+            return any(map(any_true, done_flags))
+        except _NOT_A_TENSORDICT:
+            self._check_batch(tensordict)
+            raise
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
@@ -484,7 +493,11 @@ class EnvBase(Stateful, EnvSpecs):
         From "next", it takes the entries that a spec names or that the root has too. It keeps the other entries of the
         root.
         """
-        return self._step_mdp(tensordict)
+        try:
+            return self._step_mdp(tensordict)
+        except _NOT_A_TENSORDICT:
+            self._check_batch(tensordict)
+            raise
 
     @spec_cached_property
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
@@ -498,6 +511,8 @@ class EnvBase(Stateful, EnvSpecs):
         """Writes a random action for every row into `tensordict` (by default a new one) and returns it."""
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
+        else:
+            self._check_batch(tensordict)
         return merge_into(tensordict, self.full_action_spec.rand(self._extra_batch_shape(tensordict)))
 
     @property

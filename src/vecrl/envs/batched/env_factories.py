@@ -11,7 +11,7 @@ import cloudpickle
 
 from ...engine.env_index import split_evenly
 from ...errors import SpaceError
-from ...validation import parse_optional_count
+from ...validation import parse_count, parse_optional_count
 from ..adapters import adapt_env
 from ..base import EnvBase
 from ..shared_folder import SharedFolder, shared_modules
@@ -181,11 +181,10 @@ def make_env_fns(
         SpaceError: the number of functions or keyword mappings is wrong, or an element is no function.
         TypeError: `count` is no integer.
     """
-    if not isinstance(count, Integral):
+    if not isinstance(count, Integral) or isinstance(count, bool):
         hint = "num_workers comes first, then create_env_fn."
         raise TypeError(f"Expected num_workers to be an integer, got {count!r:.80}: {hint}")
-    if count < 1:
-        raise SpaceError(f"Expected num_workers of 1 or more, got {count}.")
+    count = parse_count("num_workers", count, error=SpaceError)
     functions = _one_per_env("create_env_fn", create_env_fn, count, callable(create_env_fn))
     kwargs = create_env_kwargs or {}
     keywords = _one_per_env("create_env_kwargs", kwargs, count, isinstance(kwargs, Mapping))
@@ -195,14 +194,18 @@ def make_env_fns(
                 f"Expected create_env_fn to be functions, got {type(function).__name__} at index {index}. "
                 "Give `lambda: GymEnv(...)` instead of an environment."
             )
+    for kw in keywords:
+        if not isinstance(kw, Mapping):
+            raise TypeError(f"Expected create_env_kwargs to be a mapping, or a list of mappings, got {kw!r:.80}.")
     return [partial(function, **kw) if kw else function for function, kw in zip(functions, keywords, strict=True)]
 
 
 def _one_per_env(name: str, value: Any, count: int, single: bool) -> list[Any]:
     if single:
         return [value] * count
-    if not isinstance(value, Sequence) or len(value) != count:
-        num_given = len(value) if isinstance(value, Sequence) else repr(value)[:80]
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    if not is_list or len(value) != count:
+        num_given = len(value) if is_list else repr(value)[:80]
         raise SpaceError(f"Expected {name} to be one, or a list of {count}, one per environment, got {num_given}.")
     return list(value)
 

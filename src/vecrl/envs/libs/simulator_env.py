@@ -24,6 +24,7 @@ from ...simulators.registry import find_entry
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.choices import CategoricalSpec
 from ...specs.convert import spec_from_gym
+from ...specs.shape_ops import concrete_size
 from ...validation import parse_optional_count
 from ...vector.checked_simulator import CheckedSimulator
 from ...vector.factory import make_simulator
@@ -99,6 +100,10 @@ class SimulatorEnv(GymLikeEnv):
             simulator = self._remake()
         elif kwargs:
             raise TypeError(f"Expected arguments of GymLikeEnv with a simulator, got {', '.join(kwargs)}. Omit them.")
+        if not hasattr(simulator, "num_envs"):
+            raise TypeError(
+                f"Expected simulator to be the name of an environment, or a BatchSimulator, got {simulator!r:.80}."
+            )
         shape = torch.Size([simulator.num_envs]) if shape is None else shape
         if device is None and torch.device(simulator.device).type != "cpu":
             device = simulator.device
@@ -301,7 +306,7 @@ def batch_size_of(num_envs: int | None, batch_size: Any) -> torch.Size | None:
     count = parse_optional_count("num_envs", num_envs)
     if batch_size is None:
         return None if count is None else torch.Size([count])
-    shape = torch.Size([batch_size] if isinstance(batch_size, int) else batch_size)
+    shape = concrete_size("batch_size", batch_size)
     if count is not None and shape != (count,):
         raise ValueError(
             f"Expected num_envs or batch_size, got num_envs={num_envs} and batch_size={tuple(shape)}, which contradict "

@@ -13,7 +13,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ...errors import SpaceError
-from ...validation import parse_device
+from ...validation import check_callable, parse_device
 from ..check_specs import check_actions, check_all_actions, check_first_step
 from ..entries.keys import join_key, split_key
 from ..entries.records import RecordLoop, record_loop
@@ -81,14 +81,10 @@ def rollout(
         ValueError, TypeError: if arguments are invalid or contradict each other.
         SpaceError: if the first step, or `actions`, have another shape, dtype or device than the specs.
     """
-    _check(max_steps, auto_reset or tensordict is not None)
+    _check(env, max_steps, policy, callback, actions, tensordict, auto_reset)
     stop_rule = _StopRule(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
-    if policy is not None and actions is not None:
-        raise TypeError("Expected policy or actions, got both. Give one of them.")
-    if isinstance(actions, torch.Tensor):
-        check_all_actions(env, actions)
     batch_dims = env.batch_dims if env.batch_locked or tensordict is None else tensordict.batch_dims
     action_iter, max_steps = _iterate_actions(actions, batch_dims, max_steps, set_truncated)
     has_no_hooks = policy is None and callback is None and tensordict is None and out is None and storing_device is None
@@ -295,15 +291,29 @@ def _device_of(policy: object) -> torch.device | None:
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
-def _check(max_steps: Any, has_start: bool) -> None:
+def _check(
+    env: EnvBase, max_steps: Any, policy: object, callback: object, actions: object, tensordict: Any, auto_reset: bool
+) -> None:
+    """Checks arguments of `rollout`."""
     try:
         count = index(max_steps)
     except TypeError:
         raise TypeError(f"Expected max_steps to be an int, got {max_steps!r}.") from None
     if count < 1:
         raise ValueError(f"Expected max_steps to be 1 or more, got {max_steps}.")
-    if not has_start:
+    if tensordict is not None:
+        env._check_batch(tensordict)
+    elif not auto_reset:
         raise ValueError("Expected a tensordict with auto_reset=False, got None. Give one, such as env.reset().")
+    for name, function in (("policy", policy), ("callback", callback)):
+        if function is not None:
+            check_callable(name, function)
+    if policy is not None and actions is not None:
+        raise TypeError("Expected policy or actions, got both. Give one of them.")
+    if actions is not None and not isinstance(actions, Iterable):
+        raise TypeError(f"Expected actions to be a tensor, or one action for each step, got {actions!r:.80}.")
+    if isinstance(actions, torch.Tensor):
+        check_all_actions(env, actions)
 
 
 def _iterate_actions(actions: object, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
@@ -336,7 +346,12 @@ def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
 def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
     if isinstance(action, TensorDictBase):
         return data.update(action.select(*env.action_keys))
-    return data.set(env.action_key, action)
+    try:
+        return data.set(env.action_key, action)
+    except RuntimeError as error:
+        raise SpaceError(
+            f"Expected actions of shape {tuple(env.action_spec.shape)}, one for each step, got {action!r:.80}."
+        ) from error
 
 
 class _StepBuffer:

@@ -63,7 +63,7 @@ def make_native(
     >>> simulator.step(torch.tensor([0, 1, 0])).reward
     tensor([1., 1., 1.])
     """
-    if name not in NATIVE:
+    if not isinstance(name, str) or name not in NATIVE:
         raise ValueError(f"Expected one of {', '.join(NATIVE)}, got {name!r}.")
     return NATIVE[name](
         num_envs,

@@ -19,6 +19,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from ....engine.backends.registry import backend_entry
 from ....engine.backends.worker_options import Wait
 from ....engine.space_layout import Layout, Leaf
 from ....errors import SpaceError, StateError
@@ -443,6 +444,8 @@ class GymEnv(GymWrapper):
         }
         make_env = maker(env_name, self._library(), from_pixels=from_pixels, **kwargs)
         num_rows = num_rows_of(num_envs, num_workers)
+        if backend is not None:
+            backend_entry(backend)  # a single environment needs none, but a wrong one is an error
         if num_rows is not None:
             make_env = partial(make_wrapped, make_env, pixel_options, self._vector_reward)
             pool_options: Any = {"ray_options": ray_options, "wait": wait}

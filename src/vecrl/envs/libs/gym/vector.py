@@ -67,8 +67,11 @@ def single_spaces_of(env: Any) -> tuple[Any, Any]:
 
 def num_rows_of(num_envs: int | None, num_workers: int | None) -> int | None:
     """Returns the number of environments for arguments of `GymEnv`; None for a single one without batch dimensions."""
-    rows = parse_optional_count("num_envs", num_envs or None)
-    workers = parse_optional_count("num_workers", num_workers or None)
+    given = {"num_envs": num_envs, "num_workers": num_workers}
+    rows, workers = (
+        None if isinstance(count, int) and not count else parse_optional_count(name, count)
+        for name, count in given.items()
+    )
     return workers if rows is None and workers != 1 else rows
 
 
