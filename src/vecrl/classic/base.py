@@ -15,6 +15,7 @@ from gymnasium.spaces import Box
 from ..errors import SpaceError
 from ..running_stats import RunningStats
 from ..snapshot import Stateful
+from ..validation import parse_number
 from .config import Config
 from .normalization import MinMaxScaler, float_dtype
 from .spaces import SpaceInfo, space_of_info
@@ -85,10 +86,8 @@ class BaseEnv(Stateful, ABC):
     ):
         if fixed_normalize_states and running_normalize_states:
             raise ValueError("Expected fixed_normalize_states or running_normalize_states, got both. Choose one.")
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"Expected gamma in [0, 1], got {gamma}.")
         self.env_name = env_name
-        self.gamma = gamma
+        self.gamma = parse_number("gamma", gamma, 0, 1)
         self.env = self._create_env()
         self.state_stats: RunningStats | None = None
         self.return_stats = RunningStats() if scale_reward else None
@@ -157,6 +156,8 @@ class BaseEnv(Stateful, ABC):
 
     def update_config(self, config: Config) -> None:
         """Adds a section "env": name, simulator, options, and the descriptions of states and actions."""
+        if not isinstance(config, Config):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected config to be a vecrl.classic.Config, got {config!r:.80}.")
         options = {
             "fixed_normalize_states": self._min_max_scaler is not None,
             "running_normalize_states": self.state_stats is not None,

@@ -38,6 +38,8 @@ class Config:
     """
 
     def __init__(self, values: Mapping[str, object] | None = None, /, **extra_values: object):
+        if not isinstance(values, Mapping | None):
+            raise TypeError(f"Expected values to be a mapping of settings by name, got {values!r:.80}.")
         for name, value in {**(values or {}), **extra_values}.items():
             self[name] = value
 
@@ -68,7 +70,7 @@ class Config:
     __setitem__ = __setattr__
 
     def __getattr__(self, name: str) -> Any:
-        matches = get_close_matches(name, self, 1)
+        matches = get_close_matches(str(name), self, 1)
         hint = f" Did you mean {matches[0]!r}?" if matches else ""
         raise AttributeError(f"Expected one of {list(self)}, got {name!r}.{hint}")
 
@@ -85,7 +87,7 @@ class Config:
         del vars(self)[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in vars(self)
+        return isinstance(name, str) and name in vars(self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(vars(self))

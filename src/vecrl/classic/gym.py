@@ -17,7 +17,7 @@ from ..gym_interface import raise_explained, read_reset
 from ..imports import require_extra
 from ..simulators.gymnasium.make import as_gymnasium, make
 from ..simulators.registry import SEPARATOR, check_env_name, explained_arguments, find_entry
-from ..validation import check_seed
+from ..validation import check_callables, check_seed
 from .base import BaseEnv, Step
 from .config import Config
 from .done_info import to_classic_done
@@ -65,7 +65,10 @@ class GymEnv(BaseEnv):
         **kwargs: Any,
     ):
         check_env_name(env_name)
+        if isinstance(wrappers, str) or not isinstance(wrappers, Iterable):
+            raise TypeError(f"Expected wrappers to be a list of functions of an environment, got {wrappers!r:.80}.")
         self.wrappers = list(wrappers)
+        check_callables("wrappers to be functions of an environment", self.wrappers, "Give a class or a function.")
         self._library = library
         self._make_kwargs = kwargs
         self.seed(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from ..simulators.registry import check_env_name
 from ..simulators.roboschool import SIMULATOR_SOURCES, find_source
 from .gym import GymEnv
 
@@ -38,6 +39,7 @@ class RoboschoolEnv(GymEnv):
     def __init__(
         self, env_name: str, *args: Any, simulator: str | None = None, python: str | None = None, **kwargs: Any
     ):
+        check_env_name(env_name)
         source, self.running, arguments = find_source(env_name, simulator, python)
         self._source = source
         if simulator is None and source is not SIMULATOR_SOURCES[0]:

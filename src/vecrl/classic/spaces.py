@@ -6,6 +6,7 @@ Knows spaces and arrays, not environments.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -50,12 +51,25 @@ def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space:
             integer states without "n" are any integers.
 
     Raises:
-        SpaceError: "shape" or "dtype" is missing, or the dtype is not supported.
+        SpaceError: "shape" or "dtype" is missing, the dtype is not supported, or no space has these values.
     """
+    if not isinstance(info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpaceError(f"Expected a dict with 'shape' and 'dtype', got {info!r:.80}.")
     missing = {"shape", "dtype"} - set(info)
     if missing:
         raise SpaceError(f"Expected a dict with 'shape' and 'dtype', got {dict(info)} without {sorted(missing)}.")
-    shape, dtype = tuple(np.atleast_1d(np.array(info["shape"], int)).tolist()), info["dtype"]
+    try:
+        return _space(info, is_action)
+    except SpaceError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpaceError(
+            f"Expected values of 'shape', 'dtype' and bounds that a space can have, got {dict(info)}: {error}"
+        ) from error
+
+
+def _space(info: Mapping[str, Any], is_action: bool) -> spaces.Space:
+    shape, dtype = tuple(operator.index(size) for size in np.atleast_1d(info["shape"]).tolist()), info["dtype"]
     if dtype in _CONTINUOUS_NAMES or (dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) == "f"):
         return _box(info, shape, None if dtype in _CONTINUOUS_NAMES else np.dtype(dtype))
     if dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) not in "iu":
@@ -96,7 +110,11 @@ def to_space_action(action: ArrayLike, space: spaces.Space) -> int | np.ndarray:
         SpaceError: the action has another number of elements, is no number, or is no whole number for a space of
             integers.
     """
-    shape, array = space.shape or (), np.asarray(action)
+    shape = space.shape or ()
+    try:
+        array = np.asarray(action)
+    except ValueError as error:  # rows of several lengths
+        raise SpaceError(f"Expected an action in {space}, got {action!r:.80}.") from error
     if array.size != math.prod(shape) or array.dtype.kind not in "fiub":
         raise SpaceError(f"Expected an action in {space}, got {action!r:.80} of shape {array.shape}.")
     with np.errstate(invalid="ignore"):  # checked below

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..registries import did_you_mean, nearest
+from ..validation import check_text
 from .registry import BARE, SEPARATOR, examples, find_entry
 
 
@@ -36,6 +37,7 @@ def available(prefix: str) -> Availability:
     Raises:
         ValueError: the prefix is unknown; the message lists the known ones.
     """
+    check_text("prefix", prefix)
     try:
         entry, _ = find_entry(prefix + SEPARATOR)
     except ImportError as error:  # of a distribution that has an entry point

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.simulator import BatchSimulator
 from ..errors import SpaceError, WorkerError
 from ..registries import Registry, did_you_mean, nearest
+from ..validation import check_names
 
 if TYPE_CHECKING:
     from ..gym_interface import Env
@@ -128,6 +129,7 @@ def register(
             raise TypeError(f"Expected {name} of the prefix {prefix!r} to be a function, got {function!r:.80}.")
     if unknown := sorted({*(limits or {})} - {*LIMITS}):
         raise ValueError(f"Expected limits among {', '.join(LIMITS)}, got {', '.join(map(repr, unknown))}.")
+    check_names("requires", requires, "modules")
     traits = example, env_class, limits or {}, tuple(requires)
     entry = Entry(prefix, maker, summary, extra, names, env_fn, make_batch, *traits)
     _entries.add(prefix, entry, replace)
@@ -145,6 +147,8 @@ def keep_own_entries() -> None:
 
 def unregister(prefix: str) -> None:
     """Removes a prefix from the registry; raises KeyError if it is not registered."""
+    if not isinstance(prefix, str) or prefix not in _entries:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KeyError(f"Expected a prefix that is registered, {', '.join(_entries)}, got {prefix!r:.80}.")
     del _entries[prefix]
 
 

@@ -90,6 +90,8 @@ def convert_from_torch(x: torch.Tensor, array_type: str) -> Any:
     """
     if array_type == "torch":
         return x
+    if not isinstance(x, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected x to be a tensor, got {x!r:.80}.")
     if array_type == "numpy":
         x = x.detach().cpu().resolve_conj().resolve_neg()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
@@ -138,7 +140,12 @@ def reset_tensors(x: Any, indices: object) -> None:
     if rows.dtype != torch.bool:
         rows = rows.long()  # an empty list becomes a float tensor; indices of JAX and NumPy have any integer dtype
     with torch.no_grad():
-        _zero_rows(x, rows)
+        try:
+            _zero_rows(x, rows)
+        except IndexError as error:
+            raise IndexError(
+                f"Expected indices of rows, or a mask over all rows, got {indices!r:.80}: {error}"
+            ) from error
 
 
 def _zero_rows(x: Any, rows: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from ..engine.simulator import ResetOptions
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
-from ..validation import parse_optional_count
+from ..validation import check_text, parse_optional_count
 from .reset_masks import split_options
 from .vector_env import EnvFn, ObservationMode, VectorEnv
 
@@ -201,6 +201,7 @@ class AsyncVectorEnv(VectorEnv):
             AsyncPendingError: another call is pending.
             ValueError: `name` is "reset", "step" or "close", for which this class has methods.
         """
+        check_text("name", name)
         if name in _RESERVED_NAMES:
             raise ValueError(f"Expected a name other than 'reset', 'step' and 'close', got {name!r}. Use `{name}()`.")
         values = [(args, kwargs)] * self.num_envs

@@ -143,10 +143,11 @@ def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -
         return [int(seed) + i for i in range(count)]
     if not hasattr(seed, "__len__") or isinstance(seed, str) or getattr(seed, "ndim", 1) != 1:
         raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
-    if len(seed) != count:
-        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
+    given = list(seed)
+    if len(given) != count:
+        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(given)}.")
     seeds: list[int | None] = []
-    for s in seed:
+    for s in given:
         if isinstance(s, bool | np.bool_) or not (s is None or hasattr(s, "__index__")):
             raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
         seeds.append(None if s is None else operator.index(s))

@@ -27,7 +27,7 @@ from ..engine.transition import Transition
 from ..errors import OutOfSpecError, PendingError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import random_seed, seed_for, stream_for
-from ..validation import parse_count
+from ..validation import check_callable, parse_count
 from .base import seeds_of
 from .env_fns import split_env_fns
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
@@ -234,6 +234,7 @@ class RolloutWorkers:
         restarts_per_hour: int = 100,
         **pool_options: Any,
     ):
+        check_callable("policy", policy)
         entry = backend_entry(backend)
         parts = split_env_fns(env_fns, backend, num_workers)
         self._worker_bounds = [0, *itertools.accumulate(count for _, count in parts)]

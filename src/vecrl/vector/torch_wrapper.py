@@ -79,6 +79,12 @@ class TorchWrapper(Stateful):
         discrete_to_continuous_act: bool = False,
         clip_actions: bool = False,
     ):
+        parts = "observation_space", "action_space", "reset", "step"
+        if isinstance(env, type) or not all(hasattr(env, name) for name in parts):
+            raise TypeError(
+                f"Expected env to be an environment, with the attributes {', '.join(parts)}, got {env!r:.80}. Make it, "
+                "for example with gymnasium.make."
+            )
         self.env = env
         # Checks the type: gymnasium's wrappers forward attribute access, so that a check of `env` would skip them.
         self._tensors = hasattr(type(env), "tensor_step")

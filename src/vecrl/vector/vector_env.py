@@ -25,7 +25,7 @@ from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..snapshot import Stateful
-from ..validation import check_length
+from ..validation import check_length, check_text, parse_int
 from .base import Facts, seeds_of, state_facts
 from .env_fns import env_fn_list, resolve_backend, split_env_fns
 from .reset_masks import LatestObs, split_options
@@ -133,6 +133,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     @classmethod
     def from_pool(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
         """Returns a vector environment over an existing pool; closing it closes the pool."""
+        if not isinstance(pool, Pool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected pool to be a vecrl.engine.pool.Pool, got {pool!r:.80}.")
         envs = cls.__new__(cls)
         envs.copy = True
         envs._init_over_pool(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
@@ -267,6 +269,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Calls a method of every environment, or reads an attribute; returns one result per environment."""
+        check_text("name", name)
         return tuple(self._pool.invoke("call", name, [(args, kwargs)] * self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -350,9 +353,14 @@ def info_of(info: Info, env_id: int) -> InfoDict:
     >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
     {'x': np.float64(2.0)}
     """
+    if not isinstance(info, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected info to be that of a vector environment, a mapping, got {info!r:.80}.")
+    env_id = parse_int("env_id", env_id)
     env_info: InfoDict = {}
     for key, value in info.items():
         mask = info.get(f"_{key}")
+        if mask is not None and not -len(mask) <= env_id < len(mask):
+            raise IndexError(f"Expected env_id to be from 0 to {len(mask) - 1}, got {env_id}.")
         if mask is not None and mask[env_id]:
             env_info[key] = info_of(value, env_id) if isinstance(value, Mapping) else value[env_id]
     return env_info

@@ -10,6 +10,7 @@ import numpy as np
 from ..engine.space_layout import Tree
 from ..errors import SpaceError
 from ..running_stats import RunningStats
+from ..validation import parse_number
 from .base import BaseVectorEnv, Id, Step
 from .result_format import Obs
 
@@ -41,10 +42,10 @@ class RunningMeanStd:
         clip_max: float | None = 10.0,
         epsilon: float = _EPS,
     ):
-        self.clip_max = clip_max
-        self.eps = epsilon
-        self._mean = mean
-        self._var = std**2
+        self.clip_max = None if clip_max is None else parse_number("clip_max", clip_max, 0)
+        self.eps = parse_number("epsilon", epsilon, 0)
+        self._mean = _numbers("mean", mean)[()]
+        self._var = _numbers("std", std) ** 2
         self._stats: RunningStats | None = None
         self._training = True
 
@@ -67,13 +68,16 @@ class RunningMeanStd:
         """Updates the statistics with the rows of a batch `[n, *shape]`, n may be 0; has no effect while frozen.
 
         Raises:
-            SpaceError: the rows have another shape than before.
+            SpaceError: the rows have another shape than before, or are no numbers.
         """
-        if not self._training or not len(data_array):
+        rows = _numbers("data_array", data_array)
+        if not rows.ndim:
+            raise SpaceError(f"Expected data_array to be rows [n, *shape], got {data_array!r:.80}.")
+        if not self._training or not len(rows):
             return
         if self._stats is None:
-            self._stats = RunningStats(np.shape(data_array)[1:], epsilon=self.eps, clip=self.clip_max)
-        self._stats.update(data_array)
+            self._stats = RunningStats(rows.shape[1:], epsilon=self.eps, clip=self.clip_max)
+        self._stats.update(rows)
 
     def norm(self, data_array: Any) -> Any:
         """Returns `(x - mean) / sqrt(var + epsilon)`, clipped: `[..., *shape]`, x's float dtype (ints: float32)."""
@@ -99,7 +103,14 @@ class RunningMeanStd:
         return (self._stats or RunningStats()).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores statistics that `state_dict` returned."""
+        """Restores statistics that `state_dict` returned.
+
+        Raises:
+            SpaceError: they are no such statistics.
+        """
+        names = {"count", "mean", "m2"}
+        if not isinstance(state, Mapping) or not names <= set(state):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpaceError(f"Expected a state with 'count', 'mean' and 'm2', got {state!r:.80}.")
         self._stats = None
         if np.any(state["count"]):
             self._stats = RunningStats(np.shape(state["mean"]), epsilon=self.eps, clip=self.clip_max)
@@ -107,6 +118,16 @@ class RunningMeanStd:
 
     def __repr__(self) -> str:
         return f"RunningMeanStd(count={self.count}, clip_max={self.clip_max})"
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise SpaceError(f"Expected {name} to be numbers, got {values!r:.80}.")
+    return array
 
 
 class VectorEnvWrapper(BaseVectorEnv):
@@ -121,6 +142,8 @@ class VectorEnvWrapper(BaseVectorEnv):
     """
 
     def __init__(self, venv: Any):
+        if not all(callable(getattr(venv, name, None)) for name in ("reset", "step")):
+            raise TypeError(f"Expected venv to be a vector environment with reset and step, got {venv!r:.80}.")
         self.venv = venv
 
     def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Obs, np.ndarray]:
@@ -228,6 +251,8 @@ class VectorEnvNormObs(VectorEnvWrapper):
 
     def set_obs_rms(self, obs_rms: RunningMeanStd) -> None:
         """Sets the statistics to use from now on; they are shared, not copied."""
+        if not all(callable(getattr(obs_rms, name, None)) for name in ("update", "norm")):
+            raise TypeError(f"Expected obs_rms to be a RunningMeanStd, got {obs_rms!r:.80}.")
         self.obs_rms = obs_rms
 
 

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from ...engine.space_layout import Tree
 from ...errors import SpaceError, VecrlError
 from ...gym_interface import Env, EnvReset, EnvStep, check_interface, repeat_step
+from ...imports import import_library
 from ..legacy_gym import LegacyGymAdapter
 from ..registry import SEPARATOR, find_entry
 
@@ -125,7 +126,11 @@ def maker(
 def _make_by_id(
     env_id: str, library: str, from_pixels: bool, disable_env_checker: bool | None, kwargs: dict[str, Any]
 ) -> Env:
-    gym_module = import_module(library)
+    if not isinstance(library, str) or not library:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected library to be the name of a library, such as 'gymnasium', got {library!r:.80}.")
+    gym_module = import_library(
+        library, f"Expected library to be that of an installed one, got {library!r}. Install it."
+    )
     import_namespace(env_id)
     if _is_recent(gym_module):
         kwargs = {"disable_env_checker": True if disable_env_checker is None else disable_env_checker, **kwargs}
