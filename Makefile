@@ -98,7 +98,8 @@ test-main: .venv/.ready
 # (std::bad_alloc), though there was enough. What failed runs once more then, in a new process.
 AGAIN = grep -q std::bad_alloc $(TIMES)/$(@:test-%=%).xml && $(1)/bin/python -m pytest -q --last-failed \
 	--last-failed-no-failures none --junitxml=$(TIMES)/$(@:test-%=%)-again.xml
-SIMULATOR_TESTS := -m simulators tests/simulators tests/vector/test_arrays_jax.py tests/specs/test_conversions.py
+SIMULATOR_TESTS := -m simulators tests/simulators tests/vector/test_arrays_jax.py tests/specs/test_conversions.py \
+	tests/security/test_states.py
 test-simulators: export JAX_COMPILATION_CACHE_DIR := $(CACHE)/jax
 test-simulators: .venv-simulators/.ready
 	rm -rf .scratch/simulators
@@ -140,8 +141,8 @@ test-peers: .venv-peers/.ready
 # Each of the two processes has a Ray cluster of its own.
 test-ray: .venv-peers/.ready
 	$(call pytest,.venv-peers) $(TWO) --timeout 300 -m ray tests/engine tests/faults tests/frozen tests/conformance \
-		tests/policy tests/cli tests/envs/batched tests/vector/test_rollout_workers.py tests/benchmarks tests/test_examples.py \
-		tests/test_random_streams.py
+		tests/policy tests/cli tests/envs/batched tests/vector/test_rollout_workers.py tests/venv/test_interrupts.py tests/benchmarks \
+		tests/test_examples.py tests/test_random_streams.py
 	$(call doctest,.venv-peers) src/vecrl/engine/backends
 
 # Only with those interpreters that are found. The tests get them by the variables that users set.

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,14 @@ def test_each_marked_file_is_in_the_command_of_its_group(group: str, request: py
     assert paths
     marked = request.config.stash[MARKED_FILES][group]
     assert {file for file in marked if not any(f"{file}/".startswith(f"{path}/") for path in paths)} == set()
+
+
+def test_no_folder_is_left_out(request: pytest.FixtureRequest) -> None:
+    """Pytest's default leaves out "venv", as the folder of an environment."""
+    files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("src/**/*.py")]
+    names = {name for file in files for name in file.relative_to(ROOT).parts[:-1]}
+    patterns = request.config.getini("norecursedirs")
+    assert not {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
 
 
 def test_times_are_summed_by_group(tmp_path: Path) -> None:
