@@ -59,6 +59,40 @@ class RowStreams:
         return [seed_for(root, 0, count) if count else root for root, count in drawn]
 
 
+def as_tensors(label: str, state: object) -> dict[str, Tensor]:
+    """Returns the entries of a state, which may be arrays, as tensors.
+
+    Raises:
+        StateError: it is no mapping from names to numbers in memory.
+    """
+    entries: dict[Any, Any] = dict(state) if isinstance(state, Mapping) else {None: state}
+    try:
+        tensors = {name: torch.as_tensor(value) for name, value in entries.items() if isinstance(name, str)}
+    except (TypeError, ValueError, RuntimeError):
+        tensors = {}
+    if len(tensors) < len(entries) or any(tensor.is_meta for tensor in tensors.values()):
+        raise StateError(f"Expected a state of {label}, tensors by name, got {state!r:.200}.")
+    return tensors
+
+
+def check_entries(label: str, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Checks that a state has tensors like those of `expected`; those of floats may have another precision.
+
+    Raises:
+        KeyError: an entry is missing.
+        StateError: a tensor has another shape or dtype.
+    """
+    for name, own in expected.items():
+        value = state[name]
+        is_same_kind = value.dtype == own.dtype or (value.is_floating_point() and own.is_floating_point())
+        if value.shape != own.shape or not is_same_kind:
+            raise StateError(
+                f"Expected {name!r} in a state of {label} to be {own.dtype} of shape {tuple(own.shape)}, got "
+                f"{value.dtype} of shape {tuple(value.shape)}. Restore what get_state of a simulator with the same "
+                "arguments returned."
+            )
+
+
 class BatchDriver(ABC):
     """What all batched simulators share; implements a part of `vecrl.engine.simulator.BatchSimulator`.
 
@@ -146,9 +180,11 @@ class BatchDriver(ABC):
 
         Raises:
             NotImplementedError: there are no states.
-            StateError: the state is of another number of rows, or lacks entries; nothing is changed.
+            StateError: it is none, of another number of rows, lacks entries, or has ones of another shape or dtype;
+                nothing is changed.
         """
         self._require_open()
+        state = as_tensors(self.label, state)
         sizes = {name: tuple(value.shape) for name, value in state.items() if value.shape[:1] != (self.num_envs,)}
         if sizes:
             raise StateError(f"Expected a state of {self.num_envs} rows, got tensors of the shapes {sizes}.")
@@ -303,7 +339,7 @@ class BatchAdapter(BatchDriver):
             raise StateError(
                 f"Expected read_state of {self.label} to use other names than {sorted(used)}. Rename them."
             )
-        own = zip(names, (self.streams.roots, self.streams.counts, self._steps), strict=False)
+        own = zip(names, self._own_values, strict=False)
         return state | {name: torch.as_tensor(value, device=self.device).clone() for name, value in own}
 
     def close(self) -> None:
@@ -332,6 +368,8 @@ class BatchAdapter(BatchDriver):
         if type(self).write_state is BatchAdapter.write_state:
             raise self._no_states("write")
         roots, counts, *steps = (state[name] for name in self._own_entries)
+        own = dict(zip(self._own_entries, map(torch.as_tensor, self._own_values), strict=False))
+        check_entries(self.label, state, own)
         self.write_state(state)
         self.streams.roots, self.streams.counts = on_host(roots).copy(), on_host(counts).copy()
         self._steps = steps[0].clone() if steps else self._steps
@@ -341,6 +379,10 @@ class BatchAdapter(BatchDriver):
     @property
     def _own_entries(self) -> tuple[str, ...]:
         return OWN_ENTRIES[:2] if self._limit == NO_LIMIT else OWN_ENTRIES
+
+    @property
+    def _own_values(self) -> tuple[Any, ...]:
+        return self.streams.roots, self.streams.counts, self._steps
 
     def _no_states(self, verb: str) -> NotImplementedError:
         text = f"Expected a simulator with states, got {self.label}, which cannot {verb} its states. {self.no_states}"

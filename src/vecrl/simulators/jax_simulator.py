@@ -31,7 +31,7 @@ from ..errors import SpaceError
 from ..seeding import random_seeds
 from ..validation import check_discrete
 from .array_library import on_host
-from .batch_adapter import BatchDriver, Seeds
+from .batch_adapter import BatchDriver, Seeds, check_entries
 
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
 RESET_PARTS = 8  # on a CPU, an eighth of the rows is reset at a time
@@ -268,7 +268,9 @@ class JaxSimulator(BatchDriver):
     def _restore(self, state: Mapping[str, torch.Tensor]) -> None:
         import jax
 
-        values = [from_torch(state[name].to(self.device, copy=True)) for name, _ in self._named_leaves()]
+        own = self.get_state()
+        check_entries(self.label, state, own)
+        values = [from_torch(state[name].to(self.device, leaf.dtype, copy=True)) for name, leaf in own.items()]
         tree = jax.tree_util.tree_structure((self._keys, self._rows))
         self._keys, self._rows = jax.tree_util.tree_unflatten(tree, values)
 

@@ -27,7 +27,7 @@ from ..errors import SpaceError
 from ..seeding import random_seeds
 from ..validation import check_discrete
 from .array_library import ArrayLibrary, choose_library, on_host, to_numpy_dtype, to_tensors
-from .batch_adapter import BatchDriver, Seeds
+from .batch_adapter import BatchDriver, Seeds, check_entries
 from .compile_utils import compile_static
 from .counter_rng import keys_of, uniform, uniform_numpy
 
@@ -248,11 +248,13 @@ class RowTaskSimulator(RowTask, BatchDriver):
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
         names = RowState._fields if "state" in state else STREAM_ENTRIES
-        values = {name: torch.as_tensor(state[name], device=self._device) for name in names}
+        rows = self._rows.to_torch()
+        check_entries(self.label, state, {name: env_first(getattr(rows, name)) for name in names})
+        values = {name: state[name].to(self._device) for name in names}
         values = {name: env_first(value).contiguous().clone() for name, value in values.items()}
         if "state" in values:
             values["state"] = values["state"].to(self.dtype)
-        self._rows = self._rows.to_torch()._replace(**values)
+        self._rows = rows._replace(**values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_envs}, {self._details()})"

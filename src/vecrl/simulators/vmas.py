@@ -26,7 +26,7 @@ from ..imports import import_library
 from ..registries import check_name, did_you_mean, nearest
 from ..seeding import seed_for
 from ..validation import normalize_device
-from .batch_adapter import BatchAdapter, Seeds, named_infos
+from .batch_adapter import BatchAdapter, Seeds, check_entries, named_infos
 from .legacy_gym import as_gymnasium_space
 from .vmas_state import get_rows, set_rows, set_tensors
 
@@ -212,8 +212,9 @@ class VmasSimulator(BatchAdapter):
 
     def write_state(self, state: Mapping[str, Tensor]) -> None:
         """Restores what `read_state` returned."""
-        self._last_obs = None
+        check_entries(self.label, state, {STEPS: torch.zeros(self.num_envs, dtype=torch.int64)})
         set_rows(self.env, state)
+        self._last_obs = None
         self._batch_steps = int(state[STEPS][0])
 
     def free(self) -> None:

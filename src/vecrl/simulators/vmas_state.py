@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import StateError
+from .batch_adapter import check_entries
 
 NUMBERS, REFERENCES = "numbers", "references"
 _LEAVES = (type, FunctionType, MethodType, ModuleType, Tensor, Enum, torch.device, torch.dtype, torch.nn.Module)
@@ -59,9 +60,16 @@ def set_rows(env: Any, state: Mapping[str, Tensor]) -> None:
     """Restores what `get_rows` returned; of what all rows share, the values of row 0.
 
     Raises:
-        StateError: the environment has another structure.
+        KeyError: numbers or references are missing.
+        StateError: the environment has another structure, or an entry another shape or dtype; nothing is changed.
     """
     slots, objects = _walk(env)
+    own = get_rows(env)
+    shared = {name: own[name] for name in (NUMBERS, REFERENCES)}
+    for name, tensor in shared.items():
+        if state[name].ndim != tensor.ndim or state[name].dtype != tensor.dtype:
+            raise StateError(f"Expected {name!r} to be {tensor.dtype} [n, k], got {state[name]!r:.80}.")
+    check_entries("VMAS", state, {name: tensor for name, tensor in own.items() if name in state.keys() - shared.keys()})
     numbers, references = (state[name][0].tolist() for name in (NUMBERS, REFERENCES))
     number_slots = [slot for slot in slots if _is_number(slot.value)]
     ids = set(map(id, objects))
@@ -71,9 +79,15 @@ def set_rows(env: Any, state: Mapping[str, Tensor]) -> None:
             f"Expected a state with {len(number_slots)} numbers and {len(reference_slots)} references, got "
             f"{len(numbers)} and {len(references)}. Restore it in a simulator that was made with the same arguments."
         )
+    try:
+        values = [type(slot.value)(number) for slot, number in zip(number_slots, numbers, strict=True)]
+    except (ValueError, OverflowError) as error:
+        raise StateError(f"Expected finite numbers for integers in {NUMBERS!r}, got {numbers!r:.80}.") from error
+    if not all(0 <= reference < len(objects) for reference in references):
+        raise StateError(f"Expected numbers of objects, from 0 to {len(objects) - 1}, got {references!r:.80}.")
     _set_tensors(env, slots, state)
-    for slot, number in zip(number_slots, numbers, strict=True):
-        slot.container[slot.key] = type(slot.value)(number)
+    for slot, value in zip(number_slots, values, strict=True):
+        slot.container[slot.key] = value
     for slot, reference in zip(reference_slots, references, strict=True):
         slot.container[slot.key] = objects[reference]
 

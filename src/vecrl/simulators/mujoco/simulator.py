@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
-from ...errors import ClosedError, PendingError, SpaceError
+from ...errors import ClosedError, PendingError, SpaceError, StateError
 from ...validation import check_seed, parse_count
 from ..array_library import on_host, to_tensors
+from ..batch_adapter import as_tensors
 from .libraries import mujoco_library
 from .physics import Physics
 from .task import Move, MujocoTask, Start, checked_reward, checked_rows, checked_start
@@ -191,7 +192,7 @@ class MujocoSimulator:
         Raises:
             SpaceError: it is a state of another task or number of rows, or of other models; nothing is changed.
         """
-        arrays = {name: torch.as_tensor(values).numpy().copy() for name, values in state.items()}
+        arrays = {name: values.numpy().copy() for name, values in as_tensors("MuJoCo", state).items()}
         found = {name: (values.shape, str(values.dtype)) for name, values in arrays.items()}
         expected = {name: (tuple(values.shape), str(values.numpy().dtype)) for name, values in self.get_state().items()}
         if found != expected:
@@ -206,8 +207,8 @@ class MujocoSimulator:
                 f"Expected a state of the models of this simulator, got one of other models in the rows {others}. Make "
                 f"the simulator with the task, `model_fn` and `model_seed` of the one that was saved."
             )
-        self._physics.set_state(arrays["physics"])
         self._random.set_state(arrays["random"])
+        self._physics.set_state(arrays["physics"])
         self._steps, self._obs = arrays["steps"], arrays["obs"]
         fields = {name.removeprefix(FIELD): values for name, values in arrays.items() if name.startswith(FIELD)}
         self._rows = self._physics.rows_of(fields)
@@ -390,7 +391,9 @@ class RandomRows:
         return rows.view(np.int64)
 
     def set_state(self, rows: np.ndarray) -> None:
-        """Restores what `get_state` returned."""
+        """Restores what `get_state` returned; raises a StateError for words of no generator, and changes nothing."""
+        if (np.ascontiguousarray(rows).view(np.uint64)[:, 4:] >= 2**32).any():
+            raise StateError("Expected the states of random generators, got numbers that are none.")
         for generator, row in zip(self.generators, np.ascontiguousarray(rows).view(np.uint64).tolist(), strict=True):
             high, low, increment_high, increment_low, number, has_number = row
             generator.bit_generator.state = {
