@@ -44,8 +44,8 @@ def test_each_marked_file_is_in_the_command_of_its_group(group: str, request: py
     assert {file for file in marked if not any(f"{file}/".startswith(f"{path}/") for path in paths)} == set()
 
 
-def test_no_folder_is_left_out(request: pytest.FixtureRequest) -> None:
-    """Pytest's default leaves out "venv", as the folder of an environment."""
+def test_no_folder_is_skipped(request: pytest.FixtureRequest) -> None:
+    """Pytest's default skips "venv", as the folder of an environment."""
     files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("src/**/*.py")]
     names = {name for file in files for name in file.relative_to(ROOT).parts[:-1]}
     patterns = request.config.getini("norecursedirs")

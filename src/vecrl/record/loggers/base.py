@@ -8,6 +8,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +18,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ...validation import parse_optional_count
 from ..video import VideoWriter, check_fps, frames_of
 
+_MOST_BINS, _LONGEST_NAME = 2**16, 200  # the file system takes names of 255 bytes, which have a step and a suffix too
 INSTALL_HINT = 'Expected {} for this logger, got none. Install it: pip install "vecrl[loggers]"'
 
 
@@ -103,7 +106,7 @@ class Logger(ABC):
         Returns:
             The numbers by name.
         """
-        numbers = {name: float(value) for name, value in flatten(metrics, keys_sep).items()}
+        numbers = {name: parse_value(name, value) for name, value in flatten(metrics, keys_sep).items()}
         for name, value in numbers.items():
             self.log_scalar(name, value, step)
         return numbers
@@ -132,6 +135,7 @@ class Logger(ABC):
         Raises:
             ValueError: the video has no frames, or its shape does not fit.
         """
+        check_series(name)
         if not isinstance(video, VideoWriter):
             frames, video = frames_of(video), self.new_video(fps)
             try:
@@ -166,12 +170,21 @@ class Logger(ABC):
         return f"{type(self).__name__}(exp_name={self.exp_name!r}, log_dir={self.log_dir!r})"
 
 
+def as_settings(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns settings by name; raises a ValueError if they are none."""
+    if not isinstance(cfg, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"Expected settings by name, got {cfg!r:.80}.")
+    return cfg
+
+
 def flatten(values: Any, separator: str = "/", prefix: str = "") -> dict[str, Any]:
     """Returns nested mappings or TensorDicts as one dict; names are joined by `separator`.
 
     >>> flatten({"loss": {"actor": 1.0, "critic": 2.0}, "step": 3})
     {'loss/actor': 1.0, 'loss/critic': 2.0, 'step': 3}
     """
+    if not isinstance(values, Mapping | TensorDictBase):
+        raise ValueError(f"Expected values by name, got {values!r:.80}.")
     flat: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
@@ -182,11 +195,59 @@ def flatten(values: Any, separator: str = "/", prefix: str = "") -> dict[str, An
     return flat
 
 
-def histogram(data: Sequence[float] | Tensor, bins: int | None) -> tuple[list[int], list[float]]:
-    """Returns the counts in `bins` bins of equal width (64 by default), and the edges of the bins."""
-    numbers = torch.as_tensor(data).detach().cpu().flatten().double().numpy()
-    counts, edges = np.histogram(numbers, bins=bins or 64)
+def histogram(name: str, data: Sequence[float] | Tensor, bins: int | None) -> tuple[list[int], list[float]]:
+    """Returns the counts in `bins` bins of equal width (64 by default), and the edges of the bins.
+
+    Raises:
+        ValueError: as `parse_numbers`.
+    """
+    numbers, bins = parse_numbers(name, data, bins)
+    counts, edges = np.histogram(numbers.numpy(), bins=bins or 64)
     return counts.tolist(), edges.tolist()
+
+
+def parse_numbers(name: str, data: Sequence[float] | Tensor, bins: int | None) -> tuple[Tensor, int | None]:
+    """Returns the numbers of a histogram, `[n]` float64 on the CPU, and the number of its bins.
+
+    Raises:
+        ValueError: the name is that of no series, there are no numbers or infinite ones, or too many bins.
+    """
+    check_series(name)
+    bins = parse_optional_count("bins", bins)
+    if bins is not None and bins > _MOST_BINS:
+        raise ValueError(f"Expected bins of {_MOST_BINS} or less, got {bins}.")
+    try:
+        numbers = torch.as_tensor(data).detach().cpu().flatten()
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
+    if not numbers.numel() or numbers.is_complex() or not numbers.isfinite().all():
+        raise ValueError(f"Expected finite numbers for the histogram {name!r}, one or more, got {data!r:.80}.")
+    return numbers.double(), bins
+
+
+def parse_value(name: str, value: Any) -> float:
+    """Returns a number for the series `name` as a float.
+
+    Raises:
+        ValueError: the name is that of no series, or `value` is no number.
+    """
+    check_series(name)
+    if not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+            return float(value)
+    raise ValueError(f"Expected a number for {name!r}, got {value!r:.80}.")
+
+
+def parse_text(name: str, value: str) -> str:
+    """Returns a text for the series `name`.
+
+    Raises:
+        ValueError: the name is that of no series, or `value` is no text, or one that UTF-8 does not have.
+    """
+    check_series(name)
+    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"Expected a text for {name!r}, got {value!r:.80}.")
+    return value
 
 
 def parse_step(step: object) -> int:
@@ -205,15 +266,25 @@ def parse_step(step: object) -> int:
     return int(number)
 
 
+def check_series(name: object) -> list[str]:
+    """Returns the parts of the name of a series.
+
+    Raises:
+        ValueError: it is no text, is empty or long, has characters such as line breaks, or leads out of a folder.
+    """
+    parts = name.split("/") if isinstance(name, str) and name.isprintable() else [""]
+    if not all(0 < len(part.encode()) <= _LONGEST_NAME for part in parts) or ".." in parts:
+        raise ValueError(f"Expected a name such as 'train/loss', got {name!r:.80}.")
+    return parts
+
+
 def series_path(folder: Path, name: str, suffix: str) -> Path:
     """Returns the path of the file of a series in `folder`, and makes its folder.
 
     Raises:
-        ValueError: the name is no text, is empty, has characters such as line breaks, or leads out of the folder.
+        ValueError: the name is that of no series.
     """
-    parts = name.split("/") if isinstance(name, str) and name.isprintable() else [""]
-    if not all(parts) or ".." in parts:
-        raise ValueError(f"Expected a name such as 'train/loss', got {name!r}.")
+    parts = check_series(name)
     path = folder.joinpath(*parts[:-1], parts[-1] + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

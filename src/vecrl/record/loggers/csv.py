@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...snapshot.atomic_write import append_text, atomic_file, write_atomically
 from ..video import VIDEO_SUFFIXES, VideoWriter, check_video
-from .base import Logger, histogram, series_path
+from .base import Logger, as_settings, histogram, parse_text, parse_value, series_path
 
 
 class CSVLogger(Logger):
@@ -64,25 +64,27 @@ class CSVLogger(Logger):
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Adds a line "step,value" to `scalars/NAME.csv`."""
+        value = parse_value(name, value)
         path = series_path(self.experiment / "scalars", name, ".csv")
         step = self._next_step(f"scalars/{name}", step)
-        append_text(path, f"{step},{float(value)}\n")
+        append_text(path, f"{step},{value}\n")
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Writes `texts/NAME_STEP.txt`."""
-        write_atomically(self._next_path("texts", name, ".txt", step), [value.encode()])
+        text = parse_text(name, value)
+        write_atomically(self._next_path("texts", name, ".txt", step), [text.encode()])
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes `histograms/NAME_STEP.csv` with a line "left,right,count" for each bin."""
-        counts, edges = histogram(data, kwargs.get("bins"))
+        counts, edges = histogram(name, data, kwargs.get("bins"))
         bins = zip(edges[:-1], edges[1:], counts, strict=True)
         lines = (f"{left},{right},{count}\n".encode() for left, right, count in bins)
         write_atomically(self._next_path("histograms", name, ".csv", step), lines)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Writes the settings as lines "name: value", sorted by name, to the next file `texts/hparamsN.txt`."""
+        lines = sorted(f"{name}: {value}" for name, value in as_settings(cfg).items())
         number = self._next_step("hparams", None)
-        lines = sorted(f"{name}: {value}" for name, value in cfg.items())
         path = series_path(self.experiment / "texts", f"hparams{number}", ".txt")
         write_atomically(path, ["\n".join(lines).encode()])
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...imports import import_library
 from ..video import VideoWriter
-from .base import INSTALL_HINT, Logger, flatten, histogram
+from .base import INSTALL_HINT, Logger, flatten, histogram, parse_text, parse_value
 
 
 class MLFlowLogger(Logger):
@@ -61,15 +61,15 @@ class MLFlowLogger(Logger):
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Writes a metric."""
-        self.client.log_metric(self._run_id, name, float(value), step=self._next_step(name, step))
+        self.client.log_metric(self._run_id, name, parse_value(name, value), step=self._next_step(name, step))
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Writes the artifact `texts/NAME_STEP.txt`."""
-        self.client.log_text(self._run_id, value, f"texts/{name}_{self._next_step(name, step)}.txt")
+        self.client.log_text(self._run_id, parse_text(name, value), f"texts/{name}_{self._next_step(name, step)}.txt")
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes the artifact `histograms/NAME_STEP.json` with the edges of the bins and the counts."""
-        counts, edges = histogram(data, kwargs.get("bins"))
+        counts, edges = histogram(name, data, kwargs.get("bins"))
         content = {"edges": edges, "counts": counts}
         self.client.log_dict(self._run_id, content, f"histograms/{name}_{self._next_step(name, step)}.json")
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...imports import import_library
 from ..video import VideoWriter
-from .base import INSTALL_HINT, Logger, flatten
+from .base import INSTALL_HINT, Logger, flatten, parse_numbers, parse_text, parse_value, series_path
 
 
 class TensorBoardLogger(Logger):
@@ -35,22 +34,20 @@ class TensorBoardLogger(Logger):
 
     def _create_experiment(self) -> Any:
         writer = import_library("torch.utils.tensorboard.writer", INSTALL_HINT.format("tensorboard"))
-        return writer.SummaryWriter(log_dir=str(Path(self.log_dir, self.exp_name)))
+        return writer.SummaryWriter(log_dir=str(series_path(Path(self.log_dir), self.exp_name, "")))
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Writes a number under "scalars"."""
-        self.experiment.add_scalar(name, float(value), global_step=self._next_step(name, step))
+        self.experiment.add_scalar(name, parse_value(name, value), global_step=self._next_step(name, step))
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Writes a text under "text"."""
-        self.experiment.add_text(name, value, global_step=self._next_step(name, step))
+        self.experiment.add_text(name, parse_text(name, value), global_step=self._next_step(name, step))
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes a distribution under "histograms"."""
-        values = torch.as_tensor(data).detach().flatten()
-        self.experiment.add_histogram(
-            name, values, global_step=self._next_step(name, step), bins=kwargs.get("bins") or "tensorflow"
-        )
+        values, bins = parse_numbers(name, data, kwargs.get("bins"))
+        self.experiment.add_histogram(name, values, global_step=self._next_step(name, step), bins=bins or "tensorflow")
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Writes the settings under "hparams"; values that are no numbers, texts or bools are written as texts."""

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...imports import import_library
 from ..video import VideoWriter
-from .base import INSTALL_HINT, Logger, flatten
+from .base import INSTALL_HINT, Logger, flatten, parse_numbers, parse_text, parse_value
 
 
 class WandbLogger(Logger):
     """Writes a run of Weights & Biases.
 
-    Each series has its own axis of steps, "NAME/step", so steps may come in any order.
+    Each series has its own axis of steps, "NAME/step", so steps may come in any order. A process of wandb writes the
+    files. It reports no full disk: what did not fit is missing.
 
     Args:
         exp_name: the name of the run.
@@ -68,16 +68,16 @@ class WandbLogger(Logger):
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Writes a number."""
-        self._log(name, float(value), step)
+        self._log(name, parse_value(name, value), step)
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Writes a text."""
-        self._log(name, value, step)
+        self._log(name, parse_text(name, value), step)
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes a distribution."""
-        numbers = torch.as_tensor(data).detach().cpu().flatten().tolist()
-        self._log(name, self._library.Histogram(numbers, num_bins=kwargs.get("bins") or 64), step)
+        numbers, bins = parse_numbers(name, data, kwargs.get("bins"))
+        self._log(name, self._library.Histogram(numbers.tolist(), num_bins=bins or 64), step)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Writes the settings into the configuration of the run."""
