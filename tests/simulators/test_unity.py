@@ -1,5 +1,6 @@
 """Unity ML-Agents over its real protocol, with `tests/fixtures/unity_peer.py` as the build."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -245,6 +246,22 @@ def test_a_player_that_hangs_is_ended(build):
         agents.step(zeros(agents))
     assert agents.env._process is None
     agents.close()
+
+
+@pytest.mark.parametrize("damage", re.findall(r'^    "([a-z ]+)": ', PEER.read_text(), re.MULTILINE))
+def test_damaged_messages_are_reported_or_are_harmless(build, damage):
+    """The player is ended with the error, so nothing waits for its next message."""
+    begin = time.monotonic()
+    agents = start(build, "--damage", damage, timeout=5)
+    errors = []
+    for _ in range(4):
+        try:
+            agents.step(zeros(agents))
+        except (ConnectionError, TimeoutError, SpaceError) as error:
+            errors.append(error)
+    agents.close()
+    assert time.monotonic() - begin < 30
+    assert not errors or isinstance(errors[0], SpaceError) or "No Unity environment is loaded" in str(errors[-1])
 
 
 def test_a_build_that_does_not_exist_is_reported(tmp_path):

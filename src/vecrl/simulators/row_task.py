@@ -249,7 +249,8 @@ class RowTaskSimulator(RowTask, BatchDriver):
     def _restore(self, state: Mapping[str, Tensor]) -> None:
         names = RowState._fields if "state" in state else STREAM_ENTRIES
         rows = self._rows.to_torch()
-        check_entries(self.label, state, {name: env_first(getattr(rows, name)) for name in names})
+        known = names if self.was_reset else STREAM_ENTRIES  # before the first reset, rows have no state
+        check_entries(self.label, state, {name: env_first(getattr(rows, name)) for name in known})
         values = {name: state[name].to(self._device) for name in names}
         values = {name: env_first(value).contiguous().clone() for name, value in values.items()}
         if "state" in values:

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..engine.space_layout import AnySpace
-from ..errors import SpaceError
+from ..errors import SpaceError, VecrlError
 from ..imports import import_library
 from ..seeding import random_seed
 from .agents import AgentsEnv, ByAgent, as_gym, zeros_in
@@ -42,14 +42,24 @@ def player_module() -> Any:
 
 @contextmanager
 def explained_errors(env: Any) -> Iterator[None]:
-    """Raises ML-Agents' exceptions as a TimeoutError or a ConnectionError, after the player was ended."""
+    """Raises ML-Agents' exceptions as a TimeoutError or a ConnectionError, after the player was ended.
+
+    Messages that are damaged make ML-Agents, and the code that reads them, raise any exception.
+    """
     from mlagents_envs.exception import UnityException, UnityTimeOutException
 
     try:
         yield
-    except UnityException as error:
+    except VecrlError:
+        raise
+    except Exception as error:
         if env is not None:
             env._close(0)
+        if not isinstance(error, UnityException):
+            raise ConnectionError(
+                f"Expected messages of ML-Agents from the Unity player, got {type(error).__name__}: {error!s:.200}. "
+                "Use a build with the version of ML-Agents that is installed."
+            ) from error
         if isinstance(error, UnityTimeOutException):
             raise TimeoutError(
                 f"Expected a reply of the Unity player, got {error}. Give a longer timeout, or no_graphics=True on a "
@@ -119,6 +129,15 @@ class UnityAgents:
         self._restart = restart
         with explained_errors(env):
             env.reset()
+            self._find_agents(env)
+        if not self.members:
+            self.close()
+            raise SpaceError("Expected agents that ask for a decision after a reset, got none from the Unity player.")
+        self.possible_agents = list(self.members)
+        with explained_errors(env):
+            self._begin()
+
+    def _find_agents(self, env: Any) -> None:
         self._spaces = {behavior: _spaces_of(spec) for behavior, spec in env.behavior_specs.items()}
         self.members: dict[str, Agent] = {}
         for behavior in env.behavior_specs:
@@ -126,10 +145,6 @@ class UnityAgents:
             for agent_id in sorted(map(int, decisions.agent_id)):
                 agent = Agent(behavior, int(decisions[agent_id].group_id))
                 self.members[f"agent_{len(self.members)}"] = agent
-        if not self.members:
-            raise SpaceError("Expected agents that ask for a decision after a reset, got none from the Unity player.")
-        self.possible_agents = list(self.members)
-        self._begin()
 
     # -- the parallel interface
 
@@ -173,7 +188,7 @@ class UnityAgents:
             self.env = self._restart(seed % 2**31)
         with explained_errors(self.env):
             self.env.reset()
-        self._begin()
+            self._begin()
         return {name: self.members[name].observation for name in self.agents}, self._infos({})
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
@@ -186,9 +201,10 @@ class UnityAgents:
             ConnectionError, TimeoutError: the player has ended, or sent no reply.
         """
         results = {name: Result() for name in self.agents}
-        self._exchange(actions, results)
-        while self.agents and not self.acting:
-            self._exchange({}, results)
+        with explained_errors(self.env):
+            self._exchange(actions, results)
+            while self.agents and not self.acting:
+                self._exchange({}, results)
         observations = {
             name: self.members[name].observation if result.final_observation is None else result.final_observation
             for name, result in results.items()
@@ -233,10 +249,9 @@ class UnityAgents:
     def _exchange(self, actions: ByAgent, results: dict[str, Result]) -> None:
         """Sends actions and reads the reply of the player into the agents and `results`."""
         env = self.env
-        with explained_errors(env):
-            for behavior, spec in env.behavior_specs.items():
-                env.set_actions(behavior, self._action_tuple(behavior, spec.action_spec, actions))
-            env.step()
+        for behavior, spec in env.behavior_specs.items():
+            env.set_actions(behavior, self._action_tuple(behavior, spec.action_spec, actions))
+        env.step()
         for behavior in env.behavior_specs:
             decisions, ends = env.get_steps(behavior)
             # Ends are read first, since the ids of the next episodes are given to the places that they leave
