@@ -19,6 +19,7 @@ import pytest
 from gymnasium import spaces
 from tests.fixtures.pools import make_pool
 
+from vecrl.engine.transition import Transition
 from vecrl.errors import StepTimeout
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -89,68 +90,130 @@ class RowChecker:
         self.last = obs
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int) -> None:
-    rng = random.Random(seed)
-    reset_done = seed % 2 == 0
-    in_processes = backend in ("processes", "ray")
-    patience, often, transitions = (3.0, 0.3, 150) if backend == "ray" else (0.5, 1.0, 250)  # actors start slowly
-    pool = make_pool(
-        [partial(RecordedEnv, i) for i in range(N)],
-        backend,
-        [1, 2, 3, 6][seed % 4],
-        on_failure="restart",
-        restarts_per_hour=10**6,
-        step_timeout=patience if in_processes else None,
-    )
-    checkers = [RowChecker(i) for i in range(N)]
-    faults = [STEP] * 30 + [SLEEP] * 10 + [RAISE] + [EXIT] * in_processes
-    stops = 2 if backend == "processes" else int(in_processes)
-    ready, is_over = set(range(N)), set(range(N))
-    count = 0
-    while count < transitions or not sum(checker.failures for checker in checkers):  # however slow the machine is
-        resets = [i for i in sorted(ready) if i in is_over or rng.random() < 0.02]
-        steps = [i for i in sorted(ready) if i not in resets and rng.random() < 0.8]
+class Consumer:
+    """Sends random commands and checks all replies; kills and stops workers.
+
+    Args:
+        seed: of everything that is random.
+        backend: of the pool.
+        stops: how many workers may be stopped or hang; each costs the timeout of a step.
+
+    Attributes:
+        count: the transitions that were checked.
+    """
+
+    def __init__(self, seed: int, backend: str, stops: int):
+        self.rng, self.stops, self.count = random.Random(seed), stops, 0
+        self.reset_done = seed % 2 == 0
+        self.in_processes = backend in ("processes", "ray")
+        self.often = 0.3 if backend == "ray" else 1.0  # since actors start slowly
+        patience = 3.0 if backend == "ray" else 0.5
+        self.pool = make_pool(
+            [partial(RecordedEnv, i) for i in range(N)],
+            backend,
+            [1, 2, 3, 6][seed % 4],
+            on_failure="restart",
+            restarts_per_hour=10**6,
+            step_timeout=patience if self.in_processes else None,
+        )
+        self.faults = [STEP] * 30 + [SLEEP] * 10 + [RAISE] + [EXIT] * self.in_processes
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts anew: no environment was asked for anything, and all need a reset."""
+        self.checkers = [RowChecker(i) for i in range(N)]
+        self.ready, self.is_over = set(range(N)), set(range(N))
+
+    @property
+    def failures(self) -> int:
+        return sum(checker.failures for checker in self.checkers)
+
+    def turn(self) -> None:
+        """Sends commands, perhaps kills a worker, and checks what has arrived."""
+        self._send()
+        if self.in_processes and self.rng.random() < 0.04 * self.often:
+            pids = {int(checker.last[4]) for checker in self.checkers if checker.last is not None}
+            self.stops -= _kill_or_stop(self.rng, self.stops > 0, pids)
+        if len(self.ready) == N:
+            return
+        rng = self.rng
+        try:
+            t = self.pool.recv(at_least=rng.choice([1, 2, 3, None]), timeout=rng.choice([None, 0.01]))
+        except StepTimeout:  # environments of the second kind lose no transition
+            return
+        self._check(t)
+
+    def _send(self) -> None:
+        rng = self.rng
+        resets = [i for i in sorted(self.ready) if i in self.is_over or rng.random() < 0.02]
+        steps = [i for i in sorted(self.ready) if i not in resets and rng.random() < 0.8]
         rng.shuffle(steps)
         if resets:
-            _ask(checkers, resets, "reset")
-            pool.send_reset(resets, [rng.randrange(99) for _ in resets])
+            self._ask(resets, "reset")
+            self.pool.send_reset(resets, [rng.randrange(99) for _ in resets])
         if steps:
-            _ask(checkers, steps, "step")
-            actions = [rng.choice(faults) if rng.random() < often else STEP for _ in steps]
-            if stops and rng.random() < 0.02:
-                actions[0], stops = HANG, stops - 1
-            pool.send(steps, actions, reset_done=reset_done)
-        ready -= {*resets, *steps}
-        if in_processes and rng.random() < 0.04 * often:
-            stops -= _kill_or_stop(
-                rng, stops > 0, {int(checker.last[4]) for checker in checkers if checker.last is not None}
-            )
-        if len(ready) == N:
-            continue
-        try:
-            t = pool.recv(at_least=rng.choice([1, 2, 3, None]), timeout=rng.choice([None, 0.01]))
-        except StepTimeout:  # environments of the second kind lose no transition
-            continue
+            self._ask(steps, "step")
+            actions = [rng.choice(self.faults) if rng.random() < self.often else STEP for _ in steps]
+            if self.stops and rng.random() < 0.02:
+                actions[0], self.stops = HANG, self.stops - 1
+            self.pool.send(steps, actions, reset_done=self.reset_done)
+        self.ready -= {*resets, *steps}
+
+    def _ask(self, ids: list[int], what: str) -> None:
+        for i in ids:
+            self.checkers[i].ask(what)
+
+    def _check(self, t: Transition) -> None:
         failed = {i for i, info in [*t.infos.items(), *t.final_infos.items()] if info.get("failed")}
         assert failed == {int(t.ids[row]) for row in t.failed}
         for row, i in enumerate(t.ids.tolist()):
             flags = bool(t.done[row]), bool(t.was_reset[row]), i in failed
-            checkers[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
-            ready.add(i)
-            is_over.discard(i)
+            self.checkers[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
+            self.ready.add(i)
+            self.is_over.discard(i)
             if t.done[row] and not t.was_reset[row]:
-                is_over.add(i)
-        count += len(t.ids)
-        assert set(pool.pending.tolist()) == set(range(N)) - ready
-    with contextlib.suppress(StepTimeout):  # a stopped process must be killed
-        pool.close()
+                self.is_over.add(i)
+        self.count += len(t.ids)
+        assert set(self.pool.pending.tolist()) == set(range(N)) - self.ready
+
+    def close(self) -> None:
+        with contextlib.suppress(StepTimeout):  # a stopped process must be killed
+            self.pool.close()
 
 
-def _ask(checkers: list[RowChecker], ids: list[int], what: str) -> None:
-    for i in ids:
-        checkers[i].ask(what)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
+def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int) -> None:
+    consumer = Consumer(seed, backend, stops={"processes": 2, "ray": 1}.get(backend, 0))
+    transitions = 150 if backend == "ray" else 250
+    while consumer.count < transitions or not consumer.failures:  # however slow the machine is
+        consumer.turn()
+    consumer.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_after_an_interrupt_a_reset_begins_a_new_account(backend: str, seed: int) -> None:
+    """Ctrl-C at any moment, among failures and killed workers. SIGALRM stands for it, which a timer can send."""
+    consumer, before = Consumer(seed, backend, stops=0), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        consumer.turn()  # imports
+        rounds = 0
+        while rounds < 40 or consumer.count < 100:
+            rounds += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, consumer.rng.uniform(1e-4, 2e-2))
+                while True:
+                    consumer.turn()
+            except KeyboardInterrupt:
+                consumer.begin()
+                obs = consumer.pool.reset().obs
+                np.testing.assert_array_equal(obs[:, [0, 3]], [[i, 0] for i in range(N)])
+                assert not consumer.pool.pending.size
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    consumer.close()
 
 
 def _kill_or_stop(rng: random.Random, stop: bool, pids: set[int]) -> bool:
