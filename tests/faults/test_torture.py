@@ -120,7 +120,7 @@ class Consumer:
         self.begin()
 
     def begin(self) -> None:
-        """Starts anew: no environment was asked for anything, and all need a reset."""
+        """Starts again: no environment was asked for anything, and all need a reset."""
         self.checkers = [RowChecker(i) for i in range(N)]
         self.ready, self.is_over = set(range(N)), set(range(N))
 
