@@ -133,9 +133,9 @@ class Consumer:
         self._send()
         if self.in_processes and self.rng.random() < 0.04 * self.often:
             pids = {int(checker.last[4]) for checker in self.checkers if checker.last is not None}
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # an interrupt may come in vecrl, not in psutil
+            delay, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # an interrupt may come in vecrl, not in psutil
             self.stops -= _kill_or_stop(self.rng, self.stops > 0, pids)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            signal.setitimer(signal.ITIMER_REAL, delay)
         if len(self.ready) == N:
             return
         rng = self.rng

@@ -235,7 +235,10 @@ class FaultPolicy:
     def _handle(self, failures: Sequence[Failure]) -> list[Failure]:
         unhandled: list[Failure] = []
         for failure in failures:
-            if any(failure is handled for handled in (*self._handled_failures, *unhandled)):
+            is_handled = any(failure is handled for handled in self._handled_failures)
+            if is_handled and failure is not self._pending.crashed.get(failure.worker):  # unless Ctrl-C ended a restart
+                continue
+            if any(failure is other for other in unhandled):
                 continue
             ids = [i for i in failure.env_ids if self.alive[i]]
             if ids and not self._within_budget(ids, failure.error):
@@ -250,10 +253,6 @@ class FaultPolicy:
                 self._mark_unreported(ids, [failure])
             elif restart_failures := self._restart(failure, _MAX_RESTART_ATTEMPTS):
                 unhandled += [failure, *restart_failures]
-                crash_failure = self._pending.crashed.get(failure.worker)
-                self._handled_failures = deque(
-                    (f for f in self._handled_failures if f is not crash_failure), self._handled_failures.maxlen
-                )
         return unhandled
 
     def _mark_unreported(self, ids: Sequence[int], failures: Sequence[Failure]) -> None:

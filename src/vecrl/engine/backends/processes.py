@@ -76,6 +76,7 @@ class ProcessBackend:
             self._memory = anonymous_file()
             for worker_spec in worker_specs:
                 self._connections.append(self._start(worker_spec.index, worker_spec.ids))
+                self._watch_new(self._connections[-1])
             self.send(list(enumerate(self._construct_commands)))
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
@@ -84,10 +85,11 @@ class ProcessBackend:
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
         server = ForkserverClient.for_threads(self._threads)
-        connection = WorkerConnection(index, ids, server, *server.start(self._request, self._memory), self._spin)
+        return WorkerConnection(index, ids, server, *server.start(self._request, self._memory), self._spin)
+
+    def _watch_new(self, connection: WorkerConnection) -> None:
         self._await_server(connection)
         self._watch_connection(connection)
-        return connection
 
     def _watch_connection(self, connection: WorkerConnection) -> None:
         for fd in () if connection.exited else (connection.replies_fd, connection.status_fd):
@@ -111,6 +113,7 @@ class ProcessBackend:
     def kill(self, worker: int) -> bool:
         connection = self._connections[worker]
         if not connection.exited:
+            self._watch_connection(connection)  # Ctrl-C may have come before, in `respawn`
             connection.wait_for_pid()
             connection.kill(signal.SIGKILL)
             self._wait([connection], _KILL_TIMEOUT_S, self._buffered_replies)
@@ -121,12 +124,13 @@ class ProcessBackend:
         self._buffered_replies = [reply for reply in self._buffered_replies if reply[0] != worker]
 
     def respawn(self, worker: int) -> None:
-        previous = self._connections[worker]
-        # Assign before closing the previous one, so that Ctrl-C leaves a usable connection in the list.
-        self._connections[worker] = self._start(worker, previous.ids)
-        for fd in (previous.commands_fd, previous.replies_fd, previous.status_fd):
-            self._by_fd.pop(fd, None)
-        previous.close()
+        # Ctrl-C may come between any two statements: the list always has a usable connection, and one that is lost
+        # closes itself. What was not dropped is dropped with the next one.
+        self._connections[worker] = self._start(worker, self._connections[worker].ids)
+        self._watch_new(self._connections[worker])
+        for fd, connection in list(self._by_fd.items()):
+            if self._connections[connection.index] is not connection:
+                del self._by_fd[fd]
         construct_payload = self._construct_commands[worker].extra
         # otherwise the new worker would repeat the random numbers of the previous one
         construct_payload.seed = seed_for(construct_payload.seed, worker)

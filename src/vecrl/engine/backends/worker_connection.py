@@ -17,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections import deque
+from itertools import starmap
 from typing import Any
 
 from ..worker import Op, WorkerReply
@@ -81,25 +82,22 @@ class ForkserverClient:
             The caller's descriptors: to write commands to, to read replies from, and to read the worker's process id
             and exit status from.
         """
-        worker_fds: list[int] = []
-        own_fds: list[int] = []
+        own_index = 1, 0, 0  # of the ends of the pipes for commands, replies and the status
+        pipes: list[tuple[int, int]] = []
         try:
-            for own_index in (1, 0, 0):  # commands, replies, status
-                ends = os.pipe()
-                own_fds.append(ends[own_index])
-                worker_fds.append(ends[1 - own_index])
-            commands, replies, status = worker_fds
+            pipes.extend(starmap(os.pipe, [()] * 3))
+            commands, replies, status = (ends[1 - index] for ends, index in zip(pipes, own_index, strict=True))
             with self._lock:
                 self.wait_for(self.control.fileno(), select.POLLOUT)
                 forkserver.send_message(self.control, ("worker", request), [commands, replies, shared, status])
         except BaseException:
-            for fd in own_fds:
-                os.close(fd)
+            for ends, index in zip(pipes, own_index, strict=False):
+                os.close(ends[index])
             raise
         finally:
-            for fd in worker_fds:
-                os.close(fd)
-        return own_fds[0], own_fds[1], own_fds[2]
+            for ends, index in zip(pipes, own_index, strict=False):
+                os.close(ends[1 - index])
+        return pipes[0][1], pipes[1][0], pipes[2][0]
 
     def end_with_caller(self, pid: int) -> None:
         """Lets the fork server kill a process when the caller ends, however it ends."""
@@ -320,7 +318,13 @@ class WorkerConnection:
                 os.killpg(self.pid, signal_number)
 
     def close(self) -> None:
-        """Closes all descriptors."""
-        for fd in (self.commands_fd, self.replies_fd, self.status_fd):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        """Closes all descriptors, with which the worker ends. A second call does nothing."""
+        for name in ("commands_fd", "replies_fd", "status_fd"):
+            fd = getattr(self, name)
+            setattr(self, name, -1)
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+    def __del__(self):
+        self.close()
