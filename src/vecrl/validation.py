@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sized
+from collections.abc import Collection, Iterable, Sized
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -55,11 +55,12 @@ def parse_device(device: torch.device | str | int) -> torch.device:
 
 
 def parse_int(name: str, value: object, least: int | None = None, *, error: type[Exception] = ValueError) -> int:
-    """Returns a number, such as that of a dimension, as an int.
+    """Returns an integer, such as a dimension or an index, as an int.
 
     Args:
         name: the name of the argument in the message.
-        value: an integer; a float without a fraction is one too, a bool is not.
+        value: an integer; a float without a fraction is one too, and an array or tensor without dimensions of one of
+            them; a bool is not.
         least: the least number that is allowed; None for any.
         error: the class of the error.
 
@@ -94,12 +95,18 @@ def parse_optional_count(name: str, value: object, *, error: type[Exception] = V
 
 def _parse_int(name: str, value: object, least: int | None, alternative: str, error: type[Exception]) -> int:
     smallest = -(2**63) if least is None else least
-    if is_number(value) and smallest <= value < 2**63:
-        number = int(value)
-        if number == value:
+    scalar = scalar_of(value)
+    if is_number(scalar) and smallest <= scalar < 2**63:
+        number = int(scalar)
+        if number == scalar:
             return number
     limit = "" if least is None else f" of {least} or more"
     raise error(f"Expected {name} to be an int{limit}{alternative}, got {value!r:.80}.")
+
+
+def scalar_of(value: Any) -> Any:
+    """Returns the element of an array or tensor without dimensions; any other value unchanged."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -116,10 +123,12 @@ def parse_number(name: str, value: object, low: float = -math.inf, high: float =
     >>> parse_number("gamma", 1, 0, 1)
     1.0
     """
-    if is_number(value) and low <= value <= high:
-        return float(value)
-    limits = "" if math.inf in (-low, high) else f" from {low:g} to {high:g}"
-    limits = f" of {low:g} or more" if high == math.inf > -low else limits
+    scalar = scalar_of(value)
+    if is_number(scalar) and low <= scalar <= high:
+        return float(scalar)
+    limits = f" from {low:g} to {high:g}"
+    if math.inf in (-low, high):
+        limits = f" of {low:g} or more" if low > -math.inf else f" of {high:g} or less" if high < math.inf else ""
     raise ValueError(f"Expected {name} to be a number{limits}, got {value!r:.80}.")
 
 
@@ -140,9 +149,10 @@ def check_choice(name: str, value: object, choices: Iterable[object], advice: st
     ValueError: Expected color to be 'red' or 'green', got 'blue'. Paint it.
     """
     choices = list(choices)
-    if value not in choices:
+    if np.ndim(value) or value not in choices:  # pyright: ignore[reportArgumentType] -- an array equals none
         *names, last = map(repr, choices)
-        raise ValueError(f"Expected {name} to be {', '.join(names)} or {last}, got {value!r}.{advice}")
+        expected = f"{', '.join(names)} or {last}" if names else last
+        raise ValueError(f"Expected {name} to be {expected}, got {value!r:.80}.{advice}")
 
 
 def check_flag(name: str, value: object) -> None:
@@ -152,9 +162,9 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_text(name: str, value: object) -> None:
-    """Raises a `ValueError` unless `value` is a text."""
+    """Raises a `ValueError` unless `value` is a string."""
     if not isinstance(value, str):
-        raise ValueError(f"Expected {name} to be a text, got {value!r:.80}.")
+        raise ValueError(f"Expected {name} to be a string, got {value!r:.80}.")
 
 
 def check_callable(name: str, value: object) -> None:
@@ -171,7 +181,7 @@ def check_names(name: str, value: object, kind: str) -> None:
         ...
     ValueError: Expected preload to be a list of names of modules, got 'numpy'. Give ['numpy'].
     """
-    items: Any = value if isinstance(value, Iterable) and not isinstance(value, str) else None
+    items: Any = value if isinstance(value, Collection) and not isinstance(value, str) else None
     if items is None or not all(isinstance(item, str) for item in items):
         advice = f" Give [{value!r}]." if isinstance(value, str) else ""
         raise ValueError(f"Expected {name} to be a list of names of {kind}, got {value!r:.80}.{advice}")

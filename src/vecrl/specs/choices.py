@@ -195,6 +195,7 @@ class Binary(Categorical):
         device: Device = None,
         dtype: torch.dtype | str = torch.int8,
     ):
+        n = None if n is None else parse_int("n", n, -1, error=SpaceError)
         either = n if shape is None else shape
         if either is None:
             raise SpaceError("Expected n or a shape, got neither. Give the number of bits, n, or a shape.")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index as as_int
 from types import EllipsisType
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +47,16 @@ def has_shape(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return actual == shape or (len(actual) == len(shape) and shape_matches(actual, shape))
 
 
+def _is_scalar(value: object) -> bool:
+    """Returns whether this is a number of NumPy, or an array or tensor without dimensions."""
+    return getattr(value, "ndim", None) == 0
+
+
 def as_size(shape: ShapeLike) -> torch.Size:
     """Converts an integer or a sequence of integers to a shape; -1 is a dynamic size."""
     try:
-        size = torch.Size([shape] if isinstance(shape, int) else map(as_int, shape))
+        sizes: Any = (shape,) if isinstance(shape, int) or _is_scalar(shape) else shape
+        size = torch.Size(map(as_int, sizes))
     except TypeError:
         size = None
     if size is None or any(part < -1 for part in size):

@@ -44,8 +44,10 @@ class RunningMeanStd:
     ):
         self.clip_max = None if clip_max is None else parse_number("clip_max", clip_max, 0)
         self.eps = parse_number("epsilon", epsilon, 0)
-        self._mean = _numbers("mean", mean)[()]
-        self._var = _numbers("std", std) ** 2
+        self._mean, deviation = _numbers("mean", mean)[()], _numbers("std", std)
+        if not (deviation >= 0).all() or (np.ndim(mean) * deviation.ndim and np.shape(mean) != deviation.shape):
+            raise SpaceError(f"Expected std of 0 or more, of the shape of mean, got {std!r:.80}.")
+        self._var = deviation**2
         self._stats: RunningStats | None = None
         self._training = True
 
@@ -83,7 +85,7 @@ class RunningMeanStd:
         """Returns `(x - mean) / sqrt(var + epsilon)`, clipped: `[..., *shape]`, x's float dtype (ints: float32)."""
         stats = self._stats
         if stats is None:  # the shape is not known yet
-            array = np.asarray(data_array)
+            array = _numbers("data_array", data_array)
             scaled = (array - self._mean) / np.sqrt(self._var + self.eps)
             clipped = scaled if self.clip_max is None else np.clip(scaled, -self.clip_max, self.clip_max)
             return clipped.astype(array.dtype if array.dtype.kind == "f" else np.float32)

@@ -11,7 +11,7 @@ import cloudpickle
 
 from ...engine.env_index import split_evenly
 from ...errors import SpaceError
-from ...validation import parse_count, parse_optional_count
+from ...validation import parse_count, parse_optional_count, scalar_of
 from ..adapters import adapt_env
 from ..base import EnvBase
 from ..shared_folder import SharedFolder, shared_modules
@@ -181,6 +181,7 @@ def make_env_fns(
         SpaceError: the number of functions or keyword mappings is wrong, or an element is no function.
         TypeError: `count` is no integer.
     """
+    count = scalar_of(count)
     if not isinstance(count, Integral) or isinstance(count, bool):
         hint = "num_workers comes first, then create_env_fn."
         raise TypeError(f"Expected num_workers to be an integer, got {count!r:.80}: {hint}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from tensordict import TensorDictBase
 
@@ -26,10 +26,20 @@ def join_key(prefix: Prefix, name: str) -> Key:
 
 
 def is_key(value: object) -> TypeGuard[Key]:
-    """Returns whether a value is a name, or a tuple of one name or more."""
-    return isinstance(value, str) or (
-        isinstance(value, tuple) and value != () and all(isinstance(name, str) for name in value)
-    )
+    """Returns whether a value is a name, or a tuple of one name or more, which may be nested."""
+    return isinstance(value, str) or (isinstance(value, tuple) and value != () and all(map(is_key, value)))
+
+
+def flat_key(key: Any) -> Key:
+    """Returns a key without tuples in tuples; a name for a tuple of one.
+
+    >>> flat_key(("agents", ("info", "mass"))), flat_key(("done",))
+    (('agents', 'info', 'mass'), 'done')
+    """
+    if isinstance(key, str):
+        return key
+    first, *others = (name for part in key for name in key_path(flat_key(part)))
+    return (first, *others) if others else first
 
 
 def parse_key(name: str, value: object) -> Key:
@@ -40,7 +50,7 @@ def parse_key(name: str, value: object) -> Key:
     """
     if not is_key(value):
         raise ValueError(f"Expected {name} to be a key (a name, or a tuple of names), got {value!r:.80}.")
-    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    return flat_key(value)
 
 
 def key_path(key: Key) -> tuple[str, ...]:

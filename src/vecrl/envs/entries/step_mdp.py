@@ -18,7 +18,7 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.composite import entries_of
-from .keys import Key, Prefix, is_key, join_key, sorted_keys, split_key
+from .keys import Key, Prefix, flat_key, is_key, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
 
 Keys = Key | Sequence[Key]
@@ -228,11 +228,11 @@ def as_keys(keys: Keys) -> list[Key]:
     Raises:
         ValueError: they are no such keys.
     """
-    if is_key(keys):
-        return [keys[0] if len(keys) == 1 and isinstance(keys, tuple) else keys]
-    if not isinstance(keys, Iterable) or isinstance(keys, str) or not all(map(is_key, keys := list(keys))):
+    if is_key(keys) and (isinstance(keys, str) or all(isinstance(name, str) for name in keys)):
+        return [flat_key(keys)]
+    if not isinstance(keys, Iterable) or not all(map(is_key, keys := list(keys))):
         raise ValueError(f"Expected a key (a name, or a tuple of names), or a sequence of keys, got {keys!r:.80}.")
-    return keys
+    return [flat_key(key) for key in keys]
 
 
 def _is_branch(value: Any) -> bool:

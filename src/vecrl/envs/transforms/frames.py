@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ...validation import parse_count
+from ...validation import parse_count, parse_number
 from ..entries.keys import Key
 from ..entries.row_masks import broadcast_mask
 from .base import RowStateTransform
@@ -56,7 +56,7 @@ class LastValues(RowStateTransform):
     ):
         super().__init__(in_keys, out_keys)
         self.N, self.dim = N, dim
-        self.padding, self.padding_value = padding, padding_value
+        self.padding, self.padding_value = padding, parse_number("padding_value", padding_value)
         self.reset_key, self.done_key = reset_key, "done" if done_key is None else done_key
 
     # -- in an environment

@@ -19,7 +19,6 @@ from ..entries.keys import Key, key_path
 from ..entries.row_masks import RowMasks
 from .base import Transform
 from .counters import InitTracker
-from .spec_hooks import parse_numbers
 
 __all__ = ["TensorDictPrimer", "gSDENoise"]
 
@@ -83,8 +82,9 @@ class TensorDictPrimer(Transform):
         keys = set(specs.keys(include_nested=True, leaves_only=True))
         if isinstance(default_value, Mapping) and set(default_value) != keys:
             raise ValueError(f"Expected default_value to have the keys {keys}, got {set(default_value)}.")
-        if not (default_value is None or callable(default_value) or isinstance(default_value, Mapping)):
-            parse_numbers("default_value", default_value)
+        is_text = isinstance(default_value, str | bytes)
+        if is_text and all(specs[key].dtype is not None for key in keys):  # and no data without a dtype
+            raise ValueError(f"Expected default_value to be a number or a tensor, got {default_value!r:.80}.")
         super().__init__()
         self._raw_primers = specs
         self.random = bool(random)

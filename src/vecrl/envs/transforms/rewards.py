@@ -99,6 +99,8 @@ class RewardClipping(RewardTransform):
         super().__init__(in_keys, out_keys)
         self.register_buffer("clamp_min", parse_numbers("clamp_min", -torch.inf if clamp_min is None else clamp_min))
         self.register_buffer("clamp_max", parse_numbers("clamp_max", torch.inf if clamp_max is None else clamp_max))
+        if bool((self.clamp_min > self.clamp_max).any()):
+            raise ValueError(f"Expected clamp_min <= clamp_max, got {clamp_min} and {clamp_max}.")
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return clip_to(value, self.clamp_min, self.clamp_max)

@@ -17,12 +17,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from ...errors import SpaceError
-from ...validation import parse_count, parse_number
+from ...validation import parse_count, parse_int, parse_number
 from ..entries.keys import FLAGS, Key, join_key, key_path, split_key
 from ..entries.row_masks import broadcast_mask, reduce_to_rows
 from ..entries.step_mdp import as_keys
 from .base import Transform
 from .keyed_module import Keys
+from .spec_hooks import parse_numbers
 
 __all__ = [
     "BurnInTransform",
@@ -63,7 +64,7 @@ class StoredDataTransform(Transform):
 
 def parse_discount(gamma: Any) -> float:
     """Returns a discount factor as a float. Raises a ValueError unless it is a number from 0 to 1."""
-    return parse_number("gamma", gamma.item() if isinstance(gamma, Tensor) else gamma, 0, 1)
+    return parse_number("gamma", gamma, 0, 1)
 
 
 def below_next(key: Key) -> tuple[str, ...]:
@@ -235,7 +236,9 @@ class Reward2GoTransform(StoredDataTransform):
         done_key: Key | None = "done",
     ):
         super().__init__([("next", "reward")] if in_keys is None else in_keys, out_keys)
-        gamma = torch.as_tensor(1.0 if gamma is None else gamma)
+        gamma = parse_numbers("gamma", 1.0 if gamma is None else gamma)
+        if not bool(((gamma >= 0) & (gamma <= 1)).all()):
+            raise ValueError(f"Expected gamma to be a number from 0 to 1, got {gamma}.")
         self.register_buffer("gamma", gamma if gamma.is_floating_point() else gamma.float())
         self.done_key: Key = "done" if done_key is None else done_key
 
@@ -300,8 +303,7 @@ class BurnInTransform(StoredDataTransform):
         self, modules: TensorDictModuleBase | Sequence[TensorDictModuleBase], burn_in: int, out_keys: Keys = None
     ):
         parts = [modules] if isinstance(modules, TensorDictModuleBase) else [*modules]
-        if not isinstance(burn_in, int) or burn_in < 0:
-            raise ValueError(f"Expected burn_in to be a number of steps, at least 0, got {burn_in!r}.")
+        burn_in = parse_int("burn_in", burn_in, 0)
         keys = [key for part in parts for key in part.out_keys if isinstance(key, tuple) and key[0] == "next"]
         if not keys:
             raise ValueError(

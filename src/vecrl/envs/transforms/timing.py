@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ...validation import check_text, parse_optional_count
+from ...validation import parse_optional_count
 from ..entries.keys import Key, join_key, parse_key, split_key
 from ..entries.row_masks import broadcast_mask
 from ..entries.step_mdp import as_keys
@@ -48,11 +48,13 @@ class Timer(Transform):
     _env_only = "Remove it."
     _now: Callable[[], float] = staticmethod(perf_counter)
 
-    def __init__(self, out_keys: Keys = None, time_key: str = "time"):
+    def __init__(self, out_keys: Keys = None, time_key: Key = "time"):
         super().__init__()
-        check_text("time_key", time_key)
+        prefix, name = split_key(parse_key("time_key", time_key))
         names = as_keys(
-            [f"{time_key}_{phase}" for phase in ("step", "policy", "reset")] if out_keys is None else out_keys
+            [join_key(prefix, f"{name}_{phase}") for phase in ("step", "policy", "reset")]
+            if out_keys is None
+            else out_keys
         )
         if len(names) != 3:
             raise TypeError(f"Expected three out_keys, for steps, policies and resets, got {names}.")

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec, Unbounded
+from ...validation import is_number, scalar_of
 from ..base import EnvBase
 from ..entries.keys import Key, key_path
 from ..entries.row_masks import RowMasks
@@ -91,7 +92,8 @@ class VecNorm(Transform):
         new_api: bool | None = None,
     ):
         super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
-        if not isinstance(decay, int | float) or not 0 < decay <= 1:
+        decay = scalar_of(decay)
+        if not is_number(decay) or not 0 < decay <= 1:
             raise ValueError(f"Expected a decay above 0 and up to 1 (no decay), got {decay!r}.")
         if not isinstance(eps, int | float) or not eps >= 0:
             raise ValueError(f"Expected eps to be a number of 0 or more, got {eps!r}.")
