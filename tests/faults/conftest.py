@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -34,6 +35,21 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     assert wait_until(lambda: not workers_alive()), workers_alive()
     assert wait_until(lambda: _holdings() == before), (_holdings(), before)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """Replaces Ctrl-C by SIGALRM, which a timer can send within microseconds at any point of this process.
+
+    Not within a callback of the garbage collector (Hypothesis has one), since Python discards exceptions there.
+    """
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def _holdings() -> tuple[int, int, list[str]]:

@@ -1,6 +1,5 @@
 """Ctrl-C at any point of a call: no call hangs, and replies to interrupted commands are not mistaken for later ones."""
 
-import gc
 import os
 import signal
 import socket
@@ -32,21 +31,6 @@ def _handler() -> Iterator[None]:
 
 def _interrupt_soon(delay: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, delay)
-
-
-@pytest.fixture
-def alarm() -> Iterator[None]:
-    """Replaces Ctrl-C by SIGALRM, which a timer can send within microseconds at any point of this process.
-
-    Not within a callback of the garbage collector (Hypothesis has one), since Python discards exceptions there.
-    """
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    callbacks = gc.callbacks[:]
-    gc.callbacks.clear()
-    yield
-    gc.callbacks[:] = callbacks
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def _work(pool: Pool, rounds: int = 1000) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-_PERMISSIONS = 0o777  # without those by which a program runs as its owner
+_PERMISSIONS = 0o777  # without the setuid and setgid bits
 
 
 def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
@@ -38,7 +38,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     It is locked while it is open, see `open_draft`.
 
     Raises:
-        OSError: the file cannot be written; an existing file is not changed. Or there is a folder, a device or a pipe.
+        OSError: the file cannot be written; an existing file is not changed; or `path` is a folder, a device or a pipe.
     """
     path = Path(path)
     folder = _followed(path).parent
@@ -60,17 +60,17 @@ def append_text(path: str | os.PathLike[str], text: str) -> None:
     """Appends `text` to the file `path`, or creates it.
 
     Raises:
-        OSError: the file cannot be written; an existing one is not changed. Or there is a folder, a device or a pipe.
+        OSError: the file cannot be written; an existing one is not changed; or `path` is a folder, a device or a pipe.
     """
     path = Path(path)
     _file_mode(path)
-    with _named_errors(path), open(_followed(path), "ab", buffering=0, opener=_open_at_once) as file:
+    with _named_errors(path), open(_followed(path), "ab", buffering=0, opener=_open_without_waiting) as file:
         size = file.tell()
         data = text.encode()
         try:
             while data:
                 data = data[file.write(data) :]
-        except OSError:
+        except BaseException:
             file.truncate(size)  # without the part of a line that found space
             raise
 
@@ -99,13 +99,13 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
         suffix: the end of its name, for libraries that choose a format by it.
 
     Raises:
-        OSError: it cannot be created, or there is a folder, a device or a pipe at `path`.
+        OSError: it cannot be created, or `path` is a folder, a device or a pipe.
     """
     mode = _file_mode(path)
     path = _followed(path)
     _remove_abandoned(path, suffix)
     while True:
-        temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft{suffix}")
+        temp_path = path.with_name(f".{_stem(path)}.{secrets.token_hex(4)}.draft{suffix}")
         opener = partial(os.open, mode=mode & _PERMISSIONS)  # the draft of a private file is private
         file = open(temp_path, "xb", opener=opener)  # noqa: SIM115 -- the caller closes it
         with suppress(OSError):  # a file system without locks
@@ -119,7 +119,7 @@ def _file_mode(path: Path) -> int:
     """Returns the mode of a file, or that of a new file, from which the umask is taken.
 
     Raises:
-        OSError: there is a folder, a device or a pipe.
+        OSError: `path` is a folder, a device or a pipe.
     """
     mode = path.stat().st_mode if path.exists() else stat.S_IFREG | 0o666
     if stat.S_ISDIR(mode):
@@ -154,16 +154,21 @@ def _followed(path: Path) -> Path:
 
 def _remove_abandoned(path: Path, suffix: str) -> None:
     """Removes the temporary files for `path` that no process has locked."""
-    for temp_path in path.parent.glob(f".{_escape_glob(path.name)}.????????.draft{suffix}"):
-        # a pipe of this name would otherwise be waited for
-        with suppress(OSError), open(temp_path, "rb", opener=_open_at_once) as file:
+    for temp_path in path.parent.glob(f".{_escape_glob(_stem(path))}.????????.draft{suffix}"):
+        # without waiting, should there be a pipe of this name
+        with suppress(OSError), open(temp_path, "rb", opener=_open_without_waiting) as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 temp_path.unlink(missing_ok=True)
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+
+
+def _stem(path: Path) -> str:
+    """Returns the start of a name, short enough for a draft of that name in any file system."""
+    return path.name.encode(errors="surrogateescape")[:200].decode(errors="surrogateescape")
 
 
 def _escape_glob(name: str) -> str:

@@ -126,11 +126,13 @@ class ProcessBackend:
     def respawn(self, worker: int) -> None:
         # Ctrl-C may come between any two statements: the list always has a usable connection, and one that is lost
         # closes itself. What was not dropped is dropped with the next one.
-        self._connections[worker] = self._start(worker, self._connections[worker].ids)
+        previous = self._connections[worker]
+        self._connections[worker] = self._start(worker, previous.ids)
         self._watch_new(self._connections[worker])
         for fd, connection in list(self._by_fd.items()):
             if self._connections[connection.index] is not connection:
                 del self._by_fd[fd]
+        previous.close()
         construct_payload = self._construct_commands[worker].extra
         # otherwise the new worker would repeat the random numbers of the previous one
         construct_payload.seed = seed_for(construct_payload.seed, worker)

@@ -210,7 +210,7 @@ def parse_numbers(name: str, data: Sequence[float] | Tensor, bins: int | None) -
     """Returns the numbers of a histogram, `[n]` float64 on the CPU, and the number of its bins.
 
     Raises:
-        ValueError: the name is that of no series, there are no numbers or infinite ones, or too many bins.
+        ValueError: `name` cannot be the name of a series, there are no numbers or infinite ones, or too many bins.
     """
     check_series(name)
     bins = parse_optional_count("bins", bins)
@@ -229,12 +229,12 @@ def parse_value(name: str, value: Any) -> float:
     """Returns a number for the series `name` as a float.
 
     Raises:
-        ValueError: the name is that of no series, or `value` is no number.
+        ValueError: `name` cannot be the name of a series, or `value` is no number.
     """
     check_series(name)
     if not isinstance(value, str | bytes):
         with suppress(TypeError, ValueError, OverflowError, RuntimeError):
-            return float(value)
+            return float(value.item() if getattr(value, "size", 0) == 1 else value)
     raise ValueError(f"Expected a number for {name!r}, got {value!r:.80}.")
 
 
@@ -242,7 +242,7 @@ def parse_text(name: str, value: str) -> str:
     """Returns a text for the series `name`.
 
     Raises:
-        ValueError: the name is that of no series, or `value` is no text, or one that UTF-8 does not have.
+        ValueError: `name` cannot be the name of a series, or `value` is no text, or one that UTF-8 does not have.
     """
     check_series(name)
     if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -282,7 +282,7 @@ def series_path(folder: Path, name: str, suffix: str) -> Path:
     """Returns the path of the file of a series in `folder`, and makes its folder.
 
     Raises:
-        ValueError: the name is that of no series.
+        ValueError: `name` cannot be the name of a series.
     """
     parts = check_series(name)
     path = folder.joinpath(*parts[:-1], parts[-1] + suffix)
