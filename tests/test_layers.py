@@ -452,7 +452,7 @@ def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
 def test_record_imports_environments_and_atomic_files_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg", "matplotlib"}
     modules = ("vecrl.record", "vecrl.envs", "vecrl.specs", "vecrl.snapshot.atomic_write", "vecrl.errors")
-    modules = (*modules, "vecrl.imports")
+    modules = (*modules, "vecrl.imports", "vecrl.validation")
     assert _disallowed_imports("record", modules, libraries) == []
 
 

@@ -260,7 +260,7 @@ class TestBurnIn:
         assert repr(transform) == ("BurnInTransform(burn_in=3, in_keys=['observation', 'hidden'], out_keys=['hidden'])")
 
     def test_errors(self) -> None:
-        with pytest.raises(ValueError, match="burn_in to be a number of steps"):
+        with pytest.raises(ValueError, match="burn_in to be an int of 0 or more"):
             BurnInTransform([gru()], -1)
         with pytest.raises(ValueError, match='out_keys under "next"'):
             BurnInTransform([TensorDictModule(nn.Linear(2, 2), in_keys=["observation"], out_keys=["out"])], 2)
