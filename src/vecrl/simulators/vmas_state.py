@@ -42,7 +42,10 @@ def get_rows(env: Any) -> dict[str, Tensor]:
     What all rows share is in n equal rows: tensors that have no row per environment, and in "numbers" `[n, k]` float64
     and "references" `[n, m]` int64 the numbers, and the objects that attributes refer to.
     """
-    slots, objects = _walk(env)
+    return _read(env, *_walk(env))
+
+
+def _read(env: Any, slots: list[_Slot], objects: list[object]) -> dict[str, Tensor]:
     index = {id(item): number for number, item in enumerate(objects)}
     state: dict[str, Tensor] = {}
     for slot in slots:
@@ -64,7 +67,7 @@ def set_rows(env: Any, state: Mapping[str, Tensor]) -> None:
         StateError: the environment has another structure, or an entry another shape or dtype; nothing is changed.
     """
     slots, objects = _walk(env)
-    own = get_rows(env)
+    own = _read(env, slots, objects)
     shared = {name: own[name] for name in (NUMBERS, REFERENCES)}
     for name, tensor in shared.items():
         if state[name].ndim != tensor.ndim or state[name].dtype != tensor.dtype:

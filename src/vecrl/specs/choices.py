@@ -136,7 +136,7 @@ class Categorical(CategoricalSpec):
         mask: object = None,
         min: int = 0,  # noqa: A002
     ):
-        self.n = n if type(n) is int and n > 0 else parse_int("n", n, -1, error=SpaceError)
+        self.n = parse_int("n", n, -1, error=SpaceError)
         self.min = parse_int("min", min, error=SpaceError)
         if not self.n:
             raise SpaceError(f"Expected at least one option (or -1 for a number not known), got n={n}.")

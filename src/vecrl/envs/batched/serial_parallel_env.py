@@ -130,7 +130,6 @@ class BatchedEnv(PoolOwner):
         self._requested_device = self._device
         self._num_threads, self._envs_per_worker = parse_optional_count("num_threads", num_threads), envs_per_worker
         backend = self._backend if backend is None else backend
-        backend = self._backend if backend is None else backend
         self._pool_options = PoolOptions(
             backend="serial" if serial_for_single and num_workers == 1 else backend,
             infos=False,

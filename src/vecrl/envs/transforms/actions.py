@@ -20,7 +20,7 @@ from ...specs import Bounded, Categorical, Composite, MultiCategorical, MultiOne
 from ..entries.keys import Key, join_key, parse_key, split_key
 from ..entries.row_masks import RowMasks
 from .base import StatelessTransform, Transform
-from .elementwise import parse_floats
+from .elementwise import parse_optional_floats
 from .keyed_module import Keys
 from .spec_hooks import parse_numbers
 
@@ -269,10 +269,7 @@ class ActionScaling(ActionTransform):
                 f"{self.in_keys}. Use one ActionScaling per action."
             )
         self.standard_normal = standard_normal
-        given = {"loc": loc, "scale": scale}
-        self._buffers.update(
-            {name: None if value is None else parse_floats(name, value) for name, value in given.items()}
-        )
+        self._buffers.update(loc=parse_optional_floats("loc", loc), scale=parse_optional_floats("scale", scale))
 
     @property
     def loc(self) -> Tensor | None:

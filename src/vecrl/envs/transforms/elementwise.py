@@ -135,8 +135,8 @@ class ObservationNorm(ObservationTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.standard_normal = standard_normal
         self.eps = 1e-6 if eps is None else parse_number("eps", eps, 0)
-        self.register_buffer("loc", None if loc is None else parse_floats("loc", loc))
-        self.register_buffer("scale", None if scale is None else parse_floats("scale", scale))
+        self.register_buffer("loc", parse_optional_floats("loc", loc))
+        self.register_buffer("scale", parse_optional_floats("scale", scale))
 
     def _default_in_keys(self) -> list[Key]:
         parent = self.parent
@@ -347,6 +347,11 @@ def parse_floats(name: str, value: object) -> Tensor:
     """Returns the result of `parse_numbers` as a floating-point tensor."""
     tensor = parse_numbers(name, value)
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+
+
+def parse_optional_floats(name: str, value: object) -> Tensor | None:
+    """Returns None for None, and otherwise the tensor that `parse_floats` returns."""
+    return None if value is None else parse_floats(name, value)
 
 
 def is_floating(spec: TensorSpec) -> bool:

@@ -16,7 +16,7 @@ from ...validation import parse_number
 from ..entries.keys import Key, join_key, split_key
 from .base import StatelessTransform, Transform
 from .counters import RewardTracker
-from .elementwise import parse_floats
+from .elementwise import parse_floats, parse_optional_floats
 from .keyed_module import Keys, SubmoduleAttribute
 from .spec_hooks import Numbers, clip_bounds_of, clip_to, infer_spec, map_bounds, parse_numbers
 
@@ -144,7 +144,7 @@ class LineariseRewards(RewardTransform):
 
     def __init__(self, in_keys: Keys, out_keys: Keys = None, *, weights: Numbers | None = None):
         super().__init__(in_keys, out_keys)
-        self.register_buffer("weights", None if weights is None else parse_floats("weights", weights))
+        self.register_buffer("weights", parse_optional_floats("weights", weights))
         if self.weights is not None and self.weights.ndim != 1:
             raise ValueError(f"Expected weights with one dimension, got shape {tuple(self.weights.shape)}.")
 

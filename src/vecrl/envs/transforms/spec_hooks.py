@@ -231,6 +231,7 @@ def common_shape(small: Sequence[int], large: Sequence[int]) -> tuple[int, ...]:
 
 
 Numbers = Tensor | np.ndarray | Sequence[float] | float
+"""What `torch.as_tensor` takes."""
 
 
 def parse_numbers(name: str, value: object) -> Tensor:
@@ -246,9 +247,6 @@ def parse_numbers(name: str, value: object) -> Tensor:
     if not tensor.numel():
         raise ValueError(f"Expected {name} to be a number, or a tensor of numbers, got {value!r:.80}.")
     return tensor
-
-
-"""What `torch.as_tensor` takes."""
 
 
 def clip_to(value: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -199,14 +199,14 @@ def histogram(name: str, data: Sequence[float] | Tensor, bins: int | None) -> tu
     """Returns the counts in `bins` bins of equal width (64 by default), and the edges of the bins.
 
     Raises:
-        ValueError: as `parse_numbers`.
+        ValueError: as `parse_data`.
     """
-    numbers, bins = parse_numbers(name, data, bins)
+    numbers, bins = parse_data(name, data, bins)
     counts, edges = np.histogram(numbers.numpy(), bins=bins or 64)
     return counts.tolist(), edges.tolist()
 
 
-def parse_numbers(name: str, data: Sequence[float] | Tensor, bins: int | None) -> tuple[Tensor, int | None]:
+def parse_data(name: str, data: Sequence[float] | Tensor, bins: int | None) -> tuple[Tensor, int | None]:
     """Returns the numbers of a histogram, `[n]` float64 on the CPU, and the number of its bins.
 
     Raises:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...imports import import_library
 from ..video import VideoWriter
-from .base import INSTALL_HINT, Logger, flatten, parse_numbers, parse_text, parse_value, series_path
+from .base import INSTALL_HINT, Logger, flatten, parse_data, parse_text, parse_value, series_path
 
 
 class TensorBoardLogger(Logger):
@@ -46,7 +46,7 @@ class TensorBoardLogger(Logger):
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes a distribution under "histograms"."""
-        values, bins = parse_numbers(name, data, kwargs.get("bins"))
+        values, bins = parse_data(name, data, kwargs.get("bins"))
         self.experiment.add_histogram(name, values, global_step=self._next_step(name, step), bins=bins or "tensorflow")
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:

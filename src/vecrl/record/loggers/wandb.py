@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...imports import import_library
 from ..video import VideoWriter
-from .base import INSTALL_HINT, Logger, flatten, parse_numbers, parse_text, parse_value
+from .base import INSTALL_HINT, Logger, flatten, parse_data, parse_text, parse_value
 
 
 class WandbLogger(Logger):
@@ -76,7 +76,7 @@ class WandbLogger(Logger):
 
     def log_histogram(self, name: str, data: Sequence[float] | Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Writes a distribution."""
-        numbers, bins = parse_numbers(name, data, kwargs.get("bins"))
+        numbers, bins = parse_data(name, data, kwargs.get("bins"))
         self._log(name, self._library.Histogram(numbers.tolist(), num_bins=bins or 64), step)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:

@@ -392,9 +392,10 @@ class RandomRows:
 
     def set_state(self, rows: np.ndarray) -> None:
         """Restores what `get_state` returned; raises a StateError for words of no generator, and changes nothing."""
-        if (np.ascontiguousarray(rows).view(np.uint64)[:, 4:] >= 2**32).any():
+        words = np.ascontiguousarray(rows).view(np.uint64)
+        if (words[:, 4:] >= 2**32).any():
             raise StateError("Expected the states of random generators, got numbers that are none.")
-        for generator, row in zip(self.generators, np.ascontiguousarray(rows).view(np.uint64).tolist(), strict=True):
+        for generator, row in zip(self.generators, words.tolist(), strict=True):
             high, low, increment_high, increment_low, number, has_number = row
             generator.bit_generator.state = {
                 "bit_generator": "PCG64",
