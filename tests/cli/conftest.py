@@ -25,14 +25,20 @@ ODD += [
     "Noisy",
     "NestedDtype",
     "NestedKeys",
+    "WrongShape",
+    "Endless",
+    "Motionless",
+    "Rewardless",
+    "Repetitive",
 ]
 
 
 @dataclass
 class Answer:
     code: int
-    out: str
+    out: str  # with what is written to the standard error
     error: BaseException | None
+    stdout: str
 
 
 @pytest.fixture
@@ -46,7 +52,8 @@ def vecrl(monkeypatch):
 
     def call(*arguments):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        return Answer(result.exit_code, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", result.output), result.exception)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", result.output)
+        return Answer(result.exit_code, text, result.exception, result.stdout)
 
     return call
 
@@ -62,9 +69,9 @@ def odd():
 
 
 def frames_of(video):
-    """Returns the frames `[n, height, width, 3]` of an mp4 file and its frames per second, read by ffmpeg."""
+    """Returns the frames `[n, height, width, 3]` of an mp4 or gif file and its frames per second, read by ffmpeg."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
-    found = re.search(rb"Video: h264.* (\d+)x(\d+)[ ,].*?([\d.]+) fps", done.stderr)
+    found = re.search(rb"Video: (?:h264|gif).* (\d+)x(\d+)[ ,].*?([\d.]+) fps", done.stderr)
     width, height, rate = int(found[1]), int(found[2]), float(found[3])
     return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3), rate

@@ -1,8 +1,10 @@
 """`vecrl envs`, `check`, `rollout` and `bench` with real environments."""
 
+import json
 import subprocess
 import sys
 from functools import partial
+from importlib.metadata import version
 
 import gymnasium
 import numpy as np
@@ -50,53 +52,80 @@ def broken_names():
     raise SystemExit("libworlds.so has the wrong version\nand more")
 
 
+def unbuilt_names():
+    raise ImportError("build it yourself")
+
+
 @pytest.fixture
 def libraries():
     """Registers the simulators of a missing, a broken and an installed library."""
     registry.register("gone", make_batch=print, extra="gone", requires=["no_such_library.part"], names=missing_names)
     registry.register("broken", make_batch=print, summary="worlds", requires=["json"], names=broken_names)
     registry.register("good", make_batch=print, summary="games", requires=["json"], names=lambda: "xy", example="x")
+    registry.register("other", make_batch=print, extra="of-others", requires=["no_such_library"])
+    registry.register("nameless", make_batch=print, requires=["no_such_library"], names=unbuilt_names)
     yield
-    for prefix in ("gone", "broken", "good"):
+    for prefix in ("gone", "broken", "good", "other", "nameless"):
         registry.unregister(prefix)
 
 
 def test_envs_lists_available_and_missing_simulators(vecrl, libraries):
     answer = vecrl("envs")
     assert answer.code == 0
-    rows = {line.split()[0]: line.split() for line in answer.out.splitlines()}
-    assert rows["gym::"][2] == "CartPole-v1"
-    assert rows["native::"][:3] == ["native::", "5", "native::CartPole-v1"]
-    assert rows["gone::"] == ["gone::", "–", "pip", "install", '"vecrl[gone]"']
-    assert " ".join(rows["broken::"]).startswith("broken:: – error worlds: SystemExit: libworlds.so has the wrong")
-    assert rows["good::"] == ["good::", "2", "good::x", "games"]
+    rows = {line.split()[0]: line.split() for line in answer.out.splitlines() if line.strip()}
+    assert rows["gym::"][1] == "CartPole-v1"
+    assert rows["native::"][1] == "native::CartPole-v1"
+    assert rows["good::"] == ["good::", "good::x", "games"]
+    assert "broken::" in rows  # its library is not imported
+    (missing,) = [line for line in answer.out.splitlines() if line.startswith("Not installed: ")]
+    assert "gone" in missing.removesuffix(".").split(", ")
+    assert "other (of-others)" in missing
+    assert '  pip install "vecrl[EXTRA]"  an extra' in answer.out
+    assert "Without an extra: " in answer.out
+    assert "nameless" in answer.out.split("Without an extra: ")[1]
     assert "greeting" not in answer.out
 
 
 def test_envs_can_list_only_what_is_installed(vecrl, libraries):
     answer = vecrl("envs", "--installed")
     assert "good::x" in answer.out
-    assert "gone::" not in answer.out
-    assert "broken::" not in answer.out
+    assert "gone" not in answer.out
     assert vecrl("envs", "--prefix", "gone").out == (
         'Error: no_such_library.part is not installed: pip install "vecrl[gone]"\n'
     )
+    assert vecrl("envs", "--prefix", "broken").out == (
+        "Error: SystemExit: libworlds.so has the wrong version (--traceback shows the rest)\n"
+    )
 
 
-def test_envs_prints_each_row_when_it_is_found(monkeypatch, vecrl):
-    """The names of the last prefix are asked for when the first row is printed."""
-    from vecrl.cli import list_envs
+def test_envs_names_what_a_simulator_without_an_extra_needs(vecrl, libraries):
+    assert vecrl("envs", "--prefix", "nameless").out == "Error: build it yourself\n"
 
-    printed = []
-    monkeypatch.setattr(list_envs, "_print_row", lambda width, prefix, *_: printed.append(prefix))
-    registry.register("last", make_batch=print, names=lambda: printed.append("names of last") or ())
-    try:
-        assert vecrl("envs").code == 0
-    finally:
-        registry.unregister("last")
-    assert printed[0] == "prefix"
-    assert printed[-2:] == ["names of last", "last::"]
-    assert "gym::" in printed[:-2]
+
+def test_envs_imports_no_library():
+    code = "import sys; from vecrl.cli import main\ntry: main(['envs'])\nexcept SystemExit as e: assert not e.code\n"
+    code += "assert not {'torch', 'mujoco', 'brax', 'jax', 'sklearn'} & set(sys.modules), set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "mujoco::InvertedPendulum-v5" in done.stdout
+
+
+def test_envs_prints_json(vecrl, libraries):
+    found = {one["prefix"]: one for one in json.loads(vecrl("envs", "--json").out)}
+    assert found["good::"] == {
+        "prefix": "good::",
+        "description": "games",
+        "example": "good::x",
+        "installed": True,
+        "missing": None,
+        "install": None,
+    }
+    assert found["gone::"]["installed"] is False
+    assert found["gone::"]["install"] == 'pip install "vecrl[gone]"'
+    assert json.loads(vecrl("envs", "--prefix", "good", "--json").out) == ["good::x", "good::y"]
+
+
+def test_the_version_is_printed(vecrl):
+    assert vecrl("--version").out == f"vecrl {version('vecrl')}\n"
 
 
 WITHOUT_TORCH = """
@@ -122,9 +151,9 @@ def test_commands_without_torch_name_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
     assert "CartPole-v1" in done.stdout.split()
     errors = done.stderr.splitlines()
-    expected = "vecrl.simulators.native", "vecrl check", "vecrl bench"
-    assert len(errors) == len(expected)
-    for error, user in zip(errors, expected, strict=True):
+    assert errors[0] == 'Error: torch is not installed: pip install "vecrl[torch]"'
+    expected = "vecrl check", "vecrl bench"
+    for error, user in zip(errors[1:], expected, strict=True):
         assert error.startswith(f'Error: Expected the extra "torch" for {user}, got none. Install it: pip install')
 
 

@@ -82,6 +82,7 @@ BackendOption = Annotated[
 Workers = Annotated[Optional[int], typer.Option(min=1, max=MAX_COUNT, help="Number of workers. Default: one per core.")]  # noqa: UP045
 Device = Annotated[Optional[str], typer.Option(help="Device of a batched simulator: cpu, cuda.")]  # noqa: UP045
 Seed = Annotated[Optional[int], typer.Option(min=0, help="Seed. Default: a random one, which is printed.")]  # noqa: UP045
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON, messages to the standard error.")]
 Threads = Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="Number of torch threads in this process.")]
 
 
@@ -89,8 +90,21 @@ def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:
     return parse_pairs(env_arg) if python is None else {**parse_pairs(env_arg), "python": python}
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        typer.echo(f"vecrl {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tracebacks of errors.")] = False) -> None:
+def options(
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     Settings.traceback = traceback
 
 
@@ -99,13 +113,14 @@ def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tr
 def envs(
     prefix: Annotated[Optional[str], typer.Option(help="List all names of this prefix: gym, native, brax, …")] = None,  # noqa: UP045
     installed: Annotated[bool, typer.Option("--installed", help="List only what is installed.")] = False,
+    json: JsonOption = False,
     imports: ImportOption = [],  # noqa: B006
 ) -> None:
     """Lists the available environments by prefix, and for missing ones the command that installs them."""
     from .list_envs import show_envs
 
     import_modules(imports)
-    show_envs(prefix, installed)
+    show_envs(prefix, installed, json)
 
 
 @app.command()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import signal
 import sys
 import threading
@@ -107,6 +109,30 @@ def status(text: str) -> Status:
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
     return console.status(text)
+
+
+def print_json(data: object) -> None:
+    """Prints data as JSON, and nothing else to the standard output. A number that is not finite is null."""
+    typer.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False))
+
+
+def _finite(data: Any) -> Any:
+    """Returns data without NaN and infinity, which JSON has no words for."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+@contextmanager
+def messages_on_stderr(active: bool) -> Iterator[None]:
+    """A context in which the messages of a command go to the standard error, so that only its JSON is on the other."""
+    previous, console.stderr = console.stderr, active or console.stderr
+    try:
+        yield
+    finally:
+        console.stderr = previous
 
 
 class SlowNotice:

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import typer
 from rich.columns import Columns
 from rich.markup import escape
-from rich.table import Table
 
-from ..simulators.availability import Availability, available
-from ..simulators.registry import BARE, SEPARATOR, known_prefixes
-from .console import console, error_console, first_line
+from ..simulators.availability import Availability, available, overview
+from ..simulators.registry import BARE, SEPARATOR
+from .console import console, error_console, print_json
 
-EXAMPLE_WIDTH = 34  # fits the commands that install what is missing
-COUNT_WIDTH = 6
 WRONG_USAGE = 2  # exit code
+EXTRA_COMMAND = 'pip install "vecrl['
 
 
-def show_envs(prefix: str | None, installed: bool = False) -> None:
-    """Prints an overview of all prefixes, one row after another, or all names of one prefix.
+def show_envs(prefix: str | None, installed: bool = False, as_json: bool = False) -> None:
+    """Prints an overview of all prefixes, a line each, or all names of one prefix.
 
     Args:
         prefix: lists the names of this prefix; None for the overview.
         installed: whether the overview has only the simulators that are installed.
+        as_json: whether to print JSON: an object for each prefix, or the names.
     """
     if prefix is not None:
-        _show_names(prefix.removesuffix(SEPARATOR))
+        _show_names(prefix.removesuffix(SEPARATOR), as_json)
         return
-    prefixes = known_prefixes()
-    width = max(map(len, prefixes)) + len(SEPARATOR)
-    _print_row(width, "prefix", "names", "example, or how to install it", "description", "bold")
-    for name in prefixes:
-        with _silent_imports():
-            availability = available(name)
-        if not (installed and availability.missing is not None):
-            _show_overview(width, availability)
-    console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")
+    with _silent_imports():
+        found = list(overview())
+    missing = [] if installed else [one for one in found if one.missing is not None]
+    found = [one for one in found if one.missing is None]
+    if as_json:
+        print_json([_as_object(one) for one in (*found, *missing)])
+        return
+    _print_installed(found)
+    if missing:
+        _print_missing(missing)
+    console.print(
+        "Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.",
+        soft_wrap=True,
+    )
 
 
 def require_env(env: str | None, command: str) -> str:
@@ -50,48 +54,79 @@ def require_env(env: str | None, command: str) -> str:
     if env is not None:
         return env
     error_console.print("[bold red]Error:[/] Expected an environment, got none. Give one, for example:")
-    for prefix in known_prefixes():
-        with suppress(ImportError):  # of a distribution that has an entry point
-            found = available(prefix)
-            if found.example is not None and found.missing is None:
-                name = _full_name(prefix, found.example)
-                error_console.print(f"  vecrl {command} {name}", markup=False, soft_wrap=True)
+    with _silent_imports():
+        found = list(overview())
+    for one in found:
+        if one.example is not None and one.missing is None:
+            name = _full_name(one.prefix, one.example)
+            error_console.print(f"  vecrl {command} {name}", markup=False, soft_wrap=True)
     raise typer.Exit(WRONG_USAGE)
 
 
-def _show_overview(width: int, found: Availability) -> None:
-    prefix, summary = found.prefix + SEPARATOR, escape(found.summary)
-    if found.missing is None:
-        example = "" if found.example is None else escape(_full_name(found.prefix, found.example))
-        _print_row(width, prefix, str(len(found.names)), example, summary)
-    elif found.install is not None:
-        _print_row(width, prefix, "–", f"[yellow]{escape(found.install)}[/]", summary)
-    else:
-        reason = first_line(ImportError(found.missing), " …")
-        _print_row(width, prefix, "–", "[red]error[/]", ": ".join(filter(None, [summary, escape(reason)])))
+def _as_object(found: Availability) -> dict[str, object]:
+    example = None if found.example is None else _full_name(found.prefix, found.example)
+    return {
+        "prefix": found.prefix + SEPARATOR,
+        "description": found.summary,
+        "example": example,
+        "installed": found.missing is None,
+        "missing": found.missing,
+        "install": found.install,
+    }
 
 
-def _print_row(width: int, prefix: str, count: str, example: str, description: str, style: str = "") -> None:
-    """Prints one row, which is a table of its own so that it appears at once."""
-    row = Table.grid(padding=(0, 2))
-    row.add_column(width=width, no_wrap=True)
-    row.add_column(width=COUNT_WIDTH, justify="right")
-    row.add_column(width=EXAMPLE_WIDTH, overflow="fold")
-    row.add_column()
-    row.add_row(prefix, count, example, description, style=style)
-    console.print(row)
+def _print_installed(found: Sequence[Availability]) -> None:
+    """Prints a line for each prefix, which a terminal cuts at its width."""
+    rows = [("prefix", "example", "description")]
+    for one in found:
+        example = "" if one.example is None else _full_name(one.prefix, one.example)
+        rows.append((one.prefix + SEPARATOR, example, one.summary))
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for index, (prefix, example, summary) in enumerate(rows):
+        line = f"{prefix:<{first}}  {example:<{second}}  {summary}".rstrip()
+        width = console.width if console.is_terminal else len(line)
+        console.print(
+            line if len(line) <= width else line[: width - 1] + "…",
+            style=None if index else "bold",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _print_missing(missing: Sequence[Availability]) -> None:
+    """Prints which simulators are not installed: those with an extra, and how to install one, then the others."""
+    if with_extra := [one for one in missing if one.install is not None]:
+        console.print(f"\nNot installed: {', '.join(map(_with_extra, with_extra))}.", soft_wrap=True)
+        command = escape(f'{EXTRA_COMMAND}EXTRA]"')
+        console.print(
+            f"  [yellow]{command}[/]  an extra has the name of the prefix, or the one in parentheses", soft_wrap=True
+        )
+    if others := [one.prefix for one in missing if one.install is None]:
+        console.print(
+            f"Without an extra: {', '.join(others)}. [bold]--prefix NAME[/] says what is missing.", soft_wrap=True
+        )
+    console.print()
+
+
+def _with_extra(found: Availability) -> str:
+    """Returns the prefix, with the name of its extra if that is another one."""
+    extra = (found.install or "").removeprefix(EXTRA_COMMAND).removesuffix(']"')
+    return found.prefix if extra == found.prefix else f"{found.prefix} ({extra})"
 
 
 def _full_name(prefix: str, name: str) -> str:
     return name if prefix == BARE else prefix + SEPARATOR + name
 
 
-def _show_names(prefix: str) -> None:
-    availability = available(prefix)
+def _show_names(prefix: str, as_json: bool) -> None:
+    with _silent_imports():
+        availability = available(prefix)
     if availability.missing is not None:
         raise ImportError(availability.missing)
     names = [_full_name(prefix, name) for name in availability.names]
-    if console.is_terminal:
+    if as_json:
+        print_json(names)
+    elif console.is_terminal:
         console.print(Columns(map(escape, names)))
     else:
         console.print("\n".join(map(escape, names)), soft_wrap=True)

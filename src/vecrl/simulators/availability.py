@@ -1,15 +1,18 @@
 """Which registered environments can be made in this installation, and names that are similar to unknown ones.
 
-Libraries are imported to list their names, unless they are missing. This module knows no simulator.
+`available` imports a library to list its names, unless it is missing; `overview` imports those libraries only of which
+the entry does not say what they require. This module knows no simulator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..registries import did_you_mean, nearest
 from ..validation import check_text
-from .registry import BARE, SEPARATOR, examples, find_entry
+from .registry import BARE, SEPARATOR, examples, find_entry, known_prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +40,28 @@ def available(prefix: str) -> Availability:
     Raises:
         ValueError: the prefix is unknown; the message lists the known ones.
     """
+    return _available(prefix, with_names=True)
+
+
+def overview() -> Iterator[Availability]:
+    """Yields, for each known prefix, what `available` returns without the names."""
+    for prefix in known_prefixes():
+        yield _available(prefix, with_names=False)
+
+
+def _available(prefix: str, with_names: bool) -> Availability:
     check_text("prefix", prefix)
     try:
         entry, _ = find_entry(prefix + SEPARATOR)
     except ImportError as error:  # of a distribution that has an entry point
         return Availability(prefix, "", (), str(error))
-    known = {"prefix": prefix, "summary": entry.summary, "example": entry.example}
-    if (module := entry.missing) is not None:
+    known: dict[str, Any] = {"prefix": prefix, "summary": entry.summary, "example": entry.example}
+    module = entry.missing
+    if module is not None and (entry.install is not None or not with_names):  # else the names raise what to do
         advice = "" if entry.install is None else f": {entry.install}"
         return Availability(names=(), missing=f"{module} is not installed{advice}", install=entry.install, **known)
+    if entry.requires and not with_names:
+        return Availability(names=(), **known)
     try:
         return Availability(names=tuple(sorted(entry.names())), **known)
     except ImportError as error:

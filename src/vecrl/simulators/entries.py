@@ -61,6 +61,7 @@ register(
     summary="gymnasium's environments, stepped one after another",
     example="CartPole-v1",
     env_class="gym:GymEnv",
+    requires=["gymnasium"],
     **_single(".gymnasium"),
 )
 register(
@@ -86,6 +87,7 @@ register(
     extra="torch",
     example="CartPole-v1",
     env_class="native:NativeEnv",
+    requires=["torch"],
     **_batched(".native"),
 )
 register(
@@ -142,6 +144,7 @@ register(
         "pixels": "a player renders into a window of its own",
         "states": "the state is in the player, which does not send it",
     },
+    requires=["mlagents_envs"],
     **_single(".unity"),
 )
 register(
@@ -201,6 +204,7 @@ register(
     example="3m",
     env_class="agent_libraries:SMACv2Env",
     limits={"states": "the state is in StarCraft II, which does not send it"},
+    requires=["smacv2"],
     **_single(".smacv2"),
 )
 register(
@@ -341,12 +345,14 @@ register(
     "habitat",
     summary="Habitat's tasks, which habitat-lab registers with gym",
     env_class="gym_libraries:HabitatEnv",
+    requires=["habitat"],
     **_single(".gymnasium.libraries", library="habitat"),
 )
 register(
     "robohive",
     summary="RoboHive's tasks",
     env_class="gym_libraries:RoboHiveEnv",
+    requires=["robohive"],
     **_single(".gymnasium.libraries", library="robohive"),
 )
 register(
@@ -355,6 +361,7 @@ register(
     example="Ant",
     env_class="isaac:IsaacGymEnv",
     limits=_ISAAC_LIMITS,
+    requires=["isaacgym", "isaacgymenvs"],
     **_batched(".isaac", library="isaacgym"),
 )
 register(
@@ -363,6 +370,7 @@ register(
     example="Isaac-Ant-v0",
     env_class="isaac:IsaacLabWrapper",
     limits=_ISAAC_LIMITS,
+    requires=["isaacsim", "isaaclab"],
     **_batched(".isaac", library="isaaclab"),
 )
 register(

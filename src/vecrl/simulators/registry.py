@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class Entry:
             for any simulator is used. Its class method `from_name(name, **kwargs)` makes an environment, if it has one,
             otherwise the class. `num_envs` is passed if it takes that, else a `batch_size` for a batched simulator.
         limits: what the simulator cannot do, each a word of `LIMITS` with the reason.
-        requires: the modules without which none of its environments can be made.
+        requires: the modules without which none of its environments can be made on this interpreter.
     """
 
     prefix: str
@@ -72,7 +73,7 @@ class Entry:
 
     @property
     def missing(self) -> str | None:
-        """The first module of `requires` that is not installed, or None; the module itself is not imported."""
+        """The first module of `requires` that is not installed, or None; nothing is imported."""
         return next((module for module in self.requires if not _is_installed(module)), None)
 
     @property
@@ -242,7 +243,14 @@ def find_own_entry(env_name: str) -> tuple[Entry, str]:
 
 
 def _is_installed(module: str) -> bool:
+    """Returns whether a module can be found; neither it nor a package that it is in is imported."""
+    package, *parts = module.split(".")
     try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # a parent package is missing, or a module has no spec
+        spec, name = find_spec(package), package
+        for part in parts:
+            name = f"{name}.{part}"
+            folders = None if spec is None else spec.submodule_search_locations
+            spec = None if folders is None else PathFinder.find_spec(name, folders)
+        return spec is not None
+    except (ImportError, ValueError):  # an importer refuses the module, or it was made without a spec
         return module in sys.modules
