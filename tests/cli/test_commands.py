@@ -212,17 +212,18 @@ def test_check_passes_valid_environments(vecrl, odd, env):
     ("env", "texts"),
     [
         ("WrongDtype", ["float32", "float64", "Return observations as float32"]),
-        ("NestedDtype", ["float32 at ['pair'][0]", "float64", "Return observations as float32"]),
+        ("NestedDtype", ["float32 of shape (2,) at ['pair'][0]", "float64", "Return observations as float32"]),
+        ("WrongShape", ["got float64 of shape (2, 1).", "Return observations as float32 of shape (2,), as the space"]),
         ("NestedKeys", ["keys ['pair']", "{other: int64 []}", "Return all declared keys"]),
         ("OutOfBounds", ["[-1, 1] at (0,)", "Widen the bounds"]),
         ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
         ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
         ("Raising", ["RuntimeError: out of order"]),
         ("Unmakeable", ["creation", "RuntimeError: no such level …"]),
-        ("Spaceless", ["observation space: Set self.observation_space"]),
+        ("Spaceless", ["observation space: Expected a space, got None. Set self.observation_space"]),
         ("NoObservationSpace", ["observation space", "a space"]),
-        ("Exiting", ["checking: first observation", "exited with code 4", "os._exit"]),
-        ("Stuck", ["checking: 2 episodes", "a result within 2 s", "--timeout"]),
+        ("Exiting", ["first observation", "exited with code 4", "os._exit"]),
+        ("Stuck", ["2 episodes: Expected a result within 2 s", "--timeout"]),
         ("Unclosable", ["RuntimeError: it will not close"]),
     ],
 )
@@ -233,6 +234,45 @@ def test_check_reports_mismatches(vecrl, odd, env, texts):
     assert "Mismatches:" in answer.out
     for text in texts:
         assert text in answer.out
+
+
+@pytest.mark.parametrize(
+    ("env", "warning"),
+    [
+        ("Endless", "2 episodes: No episode ended within 1500 steps."),
+        ("Motionless", "2 episodes: Observations never changed."),
+        ("Rewardless", "2 episodes: Rewards were always 0."),
+        ("Repetitive", "same seed, same episode: Another seed gave the same episode."),
+    ],
+)
+def test_check_warns_of_what_is_seldom_intended(vecrl, odd, env, warning):
+    answer = vecrl("check", f"Odd/{env}-v0")
+    assert answer.code == 0, answer.out
+    assert f"\n{warning}" in answer.out
+    assert "\n  !  " in answer.out
+    assert "All checks passed" in answer.out
+
+
+def test_valid_environments_get_no_warning(vecrl):
+    assert "!" not in vecrl("check", "CartPole-v1").out
+
+
+def test_check_prints_each_error_once_in_full(vecrl, odd):
+    answer = vecrl("check", "Odd/OutOfBounds-v0")
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("first observation: ")]
+    assert line.endswith("Widen the bounds, or clip observations.")
+    assert answer.out.count(line.partition("got ")[2]) == 1
+
+
+def test_check_prints_json(vecrl, odd):
+    answer = vecrl("check", "Odd/Rewardless-v0", "--json")
+    found = json.loads(answer.stdout)
+    assert (found["env"], found["passed"]) == ("Odd/Rewardless-v0", True)
+    checks = {check["check_name"]: check for check in found["checks"]}
+    assert checks["2 episodes"]["warning"].startswith("Rewards were always 0.")
+    answer = vecrl("check", "Odd/WrongDtype-v0", "--json")
+    assert answer.code == 1
+    assert json.loads(answer.stdout)["passed"] is False
 
 
 # ---------------------------------------------------------------------- rollout
@@ -256,6 +296,82 @@ def test_rollout_is_equal_on_every_backend(vecrl):
 
     assert table() == table("--backend", "processes", "--workers", 2) == table("--backend", "threads")
     assert len(table()) == 2
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
+def test_rollout_plays_the_same_episodes_in_batches_of_any_size(vecrl, env):
+    found = [json.loads(vecrl("rollout", env, "--episodes", 7, "--seed", 2, "--json", *size).stdout) for size in SIZES]
+    assert found[0]["lengths"] == found[1]["lengths"] == found[2]["lengths"]
+    assert len({*found[0]["lengths"]}) > 2
+    other = json.loads(vecrl("rollout", env, "--episodes", 7, "--seed", 3, "--json").stdout)
+    assert other["lengths"] != found[0]["lengths"]
+
+
+SIZES = (["--envs", 1], ["--envs", 3], ["--envs", 64])
+
+
+def test_rollout_prints_json(vecrl, tmp_path):
+    video = tmp_path / "v.mp4"
+    answer = vecrl(
+        "rollout", "CartPole-v1", "--episodes", 3, "--seed", 2, "--json", "--video", video, "--video-envs", 2
+    )
+    found = json.loads(answer.stdout)
+    assert found["returns"] == found["lengths"]
+    assert found["steps"] == sum(found["lengths"])
+    assert found["video"] == {"path": str(video), "returns": found["returns"][:2]}
+
+
+@pytest.mark.parametrize(("count", "grid"), [(1, (1, 1)), (2, (1, 2)), (5, (2, 3))])
+def test_videos_show_episodes_side_by_side(vecrl, odd, tmp_path, count, grid):
+    video = tmp_path / "v.gif"
+    shown = ["--video", video, "--video-envs", count, "--video-steps", 4]
+    answer = vecrl("rollout", "Odd/Valid-v0", "--episodes", 1, *shown)
+    assert answer.code == 0, answer.out
+    frames, rate = frames_of(video)
+    assert rate == 10
+    assert frames.shape == (5, *(size + size % 2 for size in (33 * grid[0], 47 * grid[1])), 3)
+    last = frames[-1].mean(2)
+    assert abs(last[5, 5] - 80) < 3
+    assert (abs(last[-5, -5] - 80) < 3) == (grid[0] * grid[1] == count)  # else black
+
+
+def test_the_window_shows_the_first_episode(vecrl, monkeypatch):
+    monkeypatch.setenv("DISPLAY", ":0")  # SDL draws to memory, see the fixture
+    answer = vecrl("rollout", "CartPole-v1", "--episodes", 2, "--seed", 2, "--human", "--video-steps", 4)
+    assert answer.code == 0, answer.out
+    assert "in the window: return 4\n" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ["native::CartPole-v1", "--backend", "serial"],
+            "Expected no --backend for 'native::CartPole-v1', which steps",
+        ),
+        (["native::CartPole-v1", "--workers", 2], "for 'native::CartPole-v1', which steps as one batch"),
+        (["CartPole-v1", "--device", "cpu"], "Expected no --device for 'CartPole-v1', which is made of Python"),
+        (["CartPole-v1", "--video-envs", 2], "Expected --video with --video-envs, got neither"),
+        (["CartPole-v1", "--video-steps", 2], "Expected --video or --human with --video-steps"),
+        (["CartPole-v1", "--out", "runs"], "Expected --logger with --out"),
+        (["native::CartPole-v1", "--human"], "Expected an environment that opens windows, got 'native::CartPole-v1'"),
+        (["CartPole-v1", "--human"], "Expected a screen for a window, got none: DISPLAY is not set."),
+    ],
+)
+def test_options_without_an_effect_are_refused(vecrl, monkeypatch, arguments, text):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    answer = vecrl("rollout", *arguments)
+    assert answer.code == 1
+    assert text in answer.out
+    assert len(answer.out.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["evolve", "bench"])
+def test_other_commands_refuse_options_without_an_effect(vecrl, command):
+    answer = vecrl(command, "native::CartPole-v1", "--backend", "processes")
+    assert answer.code == 1
+    assert "Expected no --backend for 'native::CartPole-v1'" in answer.out
 
 
 @pytest.mark.ray
@@ -352,7 +468,7 @@ def test_nested_actions_are_random(vecrl):
 
 
 @pytest.mark.parametrize(
-    ("option", "name"), [("--video", "v.gif"), ("--video", "v.txt"), ("--video", "v"), ("--plot", "p.pdf")]
+    ("option", "name"), [("--video", "v.webm"), ("--video", "v.txt"), ("--video", "v"), ("--plot", "p.pdf")]
 )
 def test_unwritable_output_files_raise_first(vecrl, tmp_path, option, name):
     answer = vecrl("rollout", "CartPole-v1", option, tmp_path / "new" / name)
@@ -392,7 +508,8 @@ def test_bench_reports_unavailable_backends(vecrl, arguments, code, text):
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
 def test_bench_prints_the_call_to_copy(vecrl, env):
-    answer = vecrl("bench", env, "--seconds", 0.05, "--workers", 2, "--envs", 1, "--envs", 3)
+    workers = [] if "native" in env else ["--workers", 2]
+    answer = vecrl("bench", env, "--seconds", 0.05, *workers, "--envs", 1, "--envs", 3)
     assert answer.code == 0, answer.out
     call = answer.out.strip().splitlines()[-1].strip()
     if "native" in env:
@@ -403,6 +520,26 @@ def test_bench_prints_the_call_to_copy(vecrl, env):
         assert made.num_envs in (1, 3, 2, 6)
         assert "processes" in answer.out
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "peak", "sizes"),
+    [
+        ("CartPole-v1", 64, [1, 4, 16, 64, 256]),
+        ("CartPole-v1", 4, [1, 4, 16]),
+        ("CartPole-v1", 10**9, [1, 4, 16, 64, 256, 1024]),
+        ("native::CartPole-v1", 16384, [1, 64, 1024, 4096, 16384, 65536]),
+    ],
+)
+def test_bench_goes_on_while_the_largest_size_is_the_fastest(vecrl, monkeypatch, env, peak, sizes):
+    from vecrl.cli.bench import Bench
+
+    monkeypatch.setattr(Bench, "_time", lambda _, env, tensors=False: 1e3 * min(env.num_envs, peak**2 / env.num_envs))
+    backend = ["--backend", "serial"] if env == "CartPole-v1" else []
+    found = json.loads(vecrl("bench", env, "--json", *backend).stdout)
+    assert found["env"] == env
+    assert [result["num_envs"] for result in found["results"]] == sizes
+    assert max(found["results"], key=lambda result: result["rate"])["num_envs"] == min(peak, sizes[-1])
 
 
 class Silent(gymnasium.Env):

@@ -131,7 +131,7 @@ def test_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases: list[Case] = []
     for file in ("nowhere.pt", "text", "junk.pt", "empty.pt", "folder"):
         cases.append((["rollout", "CartPole-v1", "--policy", file], (file,)))
-    for option, files in {"--video": ["x", "x.gif", "x.mp4", "text/x.mp4"], "--plot": ["x", "x.jpg", "x.png"]}.items():
+    for option, files in {"--video": ["x", "x.webm", "x.mp4", "text/x.mp4"], "--plot": ["x", "x.jpg", "x.png"]}.items():
         for file in files:
             short = ["rollout", "CartPole-v1", "--episodes", "1", "--max-steps", "2"]
             cases.append(([*short, option, file], (file, "text")))

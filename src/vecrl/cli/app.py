@@ -10,7 +10,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ..imports import install_hint, require_extra
-from .console import MAX_COUNT, MAX_THREADS, Settings, handle_errors, import_modules, parse_pairs
+from .console import (
+    MAX_COUNT,
+    MAX_THREADS,
+    Settings,
+    handle_errors,
+    import_modules,
+    messages_on_stderr,
+    parse_pairs,
+)
 
 app = typer.Typer(
     name="vecrl",
@@ -90,6 +98,12 @@ def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:
     return parse_pairs(env_arg) if python is None else {**parse_pairs(env_arg), "python": python}
 
 
+def _given(context: typer.Context) -> set[str]:
+    """Returns the names of the options that the user has given, rather than left at their defaults."""
+    source = context.get_parameter_source
+    return {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
+
+
 def _show_version(asked: bool) -> None:
     if asked:
         from .. import __version__
@@ -133,6 +147,7 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all episodes.")] = 0,
     render: Annotated[bool, typer.Option("--render", help="Also check rendering.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
+    json: JsonOption = False,
 ) -> None:
     """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
     require_extra("torch", "vecrl check")
@@ -141,13 +156,17 @@ def check(
 
     import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
-    if not check_env(require_env(env, "check"), env_kwargs, seed=seed, render=render, timeout=timeout):
+    name = require_env(env, "check")
+    with messages_on_stderr(json):
+        passed = check_env(name, env_kwargs, seed=seed, render=render, timeout=timeout, as_json=json)
+    if not passed:
         raise typer.Exit(1)
 
 
 @app.command()
 @handle_errors
 def rollout(
+    context: typer.Context,
     env: Env = None,
     policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`. Default: random actions.")] = None,  # noqa: UP045
     episodes: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of episodes.")] = 10,
@@ -160,23 +179,38 @@ def rollout(
     env_arg: EnvArgs = [],  # noqa: B006
     python: PythonOption = None,
     imports: ImportOption = [],  # noqa: B006
-    video: Annotated[Optional[Path], typer.Option(help="Record one episode in this mp4, mkv or mov file.")] = None,  # noqa: UP045
+    video: Annotated[Optional[Path], typer.Option(help="Record in this mp4, mkv, mov or gif file.")] = None,  # noqa: UP045
+    video_envs: Annotated[int, typer.Option(min=1, max=64, help="Episodes in the video, side by side.")] = 1,
+    video_steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, max=MAX_COUNT, help="Steps in the video or window. Default: whole episodes."),
+    ] = None,
+    human: Annotated[bool, typer.Option("--human", help="Also show the first episode in a window.")] = False,
     plot: Annotated[Optional[Path], typer.Option(help="Plot the returns in this png file.")] = None,  # noqa: UP045
     logger: LoggerOption = None,
     out: Annotated[Path, typer.Option(help="Parent of the folder for --logger.")] = Path("runs"),
     threads: Threads = 1,
+    json: JsonOption = False,
 ) -> None:
     """Runs episodes and prints returns, lengths and steps per second."""
     require_extra("torch", "vecrl rollout")
-    from .list_envs import require_env
+    from .list_envs import refuse_unused, require_env
     from .rollout import RolloutCommand
 
     import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
+    name = require_env(env, "rollout")
+    refuse_unused(name, given := _given(context))
+    needs = {"video_envs": ("video",), "video_steps": ("video", "human"), "out": ("logger",)}
+    for option, others in needs.items():
+        if option in given and given.isdisjoint(others):
+            flags = " or ".join(f"--{other}" for other in others)
+            raise ValueError(f"Expected {flags} with --{option.replace('_', '-')}, got neither. Add one, or omit it.")
     arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": env_kwargs}
-    command = RolloutCommand(require_env(env, "rollout"), policy, episodes, envs, max_steps, seed, threads, arguments)
-    with command.open_log(logger, out) as log:
-        command.show(video, plot, log)
+    command = RolloutCommand(name, policy, episodes, envs, max_steps, seed, threads, arguments)
+    film = {"video": video, "video_envs": video_envs, "video_steps": video_steps, "human": human}
+    with messages_on_stderr(json), command.open_log(logger, out) as log:
+        command.show(log, plot=plot, as_json=json, **film)
 
 
 @app.command()
@@ -230,16 +264,17 @@ def evolve(
     """Searches for a policy with a population; saves the learning curve, the best policy and a video of it."""
     require_extra("torch", "vecrl evolve")
     from .evolve import Evolution, Options
+    from .list_envs import refuse_unused
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
     import_modules(imports)
     arguments |= {"env_args": _env_kwargs(env_arg, python)}
     if resume is not None:
-        source = context.get_parameter_source
-        explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
-        changes = {name: arguments.get(name) for name in explicit_names - {"resume", "imports", "python", "env_arg"}}
+        given = _given(context) - {"resume", "imports", "python", "env_arg"}
+        changes = {name: arguments.get(name) for name in given}
         run = Evolution.resume(resume, {**changes, "env_args": arguments["env_args"]})
     elif env is not None:
+        refuse_unused(env, _given(context))
         run = Evolution.start(Options(**arguments), out)
     else:
         raise typer.BadParameter("Expected an environment or --resume, got neither. Give one of them.")
@@ -249,6 +284,7 @@ def evolve(
 @app.command()
 @handle_errors
 def bench(
+    context: typer.Context,
     env: Env = None,
     backends: Annotated[
         list[str],
@@ -272,12 +308,16 @@ def bench(
     python: PythonOption = None,
     imports: ImportOption = [],  # noqa: B006
     threads: Threads = 1,
+    json: JsonOption = False,
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     require_extra("torch", "vecrl bench")
     from .bench import Bench
-    from .list_envs import require_env
+    from .list_envs import refuse_unused, require_env
 
     import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
-    Bench(require_env(env, "bench"), env_kwargs, backends, workers, envs, seconds, device, threads).show()
+    name = require_env(env, "bench")
+    refuse_unused(name, _given(context))
+    with messages_on_stderr(json):
+        Bench(name, env_kwargs, backends, workers, envs, seconds, device, threads).show(as_json=json)

@@ -1,4 +1,4 @@
-"""`vecrl check`: checks an environment and prints a table of expected and actual results.
+"""`vecrl check`: checks an environment and prints what differs from what is expected.
 
 The checks run in a worker process, so that crashes and timeouts of an environment are reported, too.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 from rich.markup import escape
-from rich.table import Table
 
 from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import AutoresetMode
@@ -27,7 +26,7 @@ from ..simulators.registry import BARE, Entry, find_entry, register_entry
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
 from ..vector.vector_env import VectorEnv
-from .console import console, first_line, name_hint
+from .console import console, first_line, name_hint, print_json
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 EPISODES = 2
@@ -39,13 +38,14 @@ WORKER, RENDERING = "same in a worker process", "rendering"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the table; `ok` is None if the check could not run."""
+    """The result of one check; `ok` is None if the check could not run. A warning is about what is seldom intended."""
 
     check_name: str
     ok: bool | None
     expected: str
     actual: str
     advice: str = ""
+    warning: str = ""
 
 
 class CheckFailed(Exception):
@@ -84,11 +84,14 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
         self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
         self.make_rendering = make_rendering
         self.env: Any = None
+        self.warnings: list[str] = []  # of the check that is running
 
     def run_check(self, check_name: str) -> Finding:
-        """Runs a check, a key of `CHECKS`, and returns its line of the table."""
+        """Runs a check, a key of `CHECKS`, and returns its result."""
+        self.warnings.clear()
         try:
-            return Finding(check_name, True, *CHECKS[check_name](self))
+            expected, actual = CHECKS[check_name](self)
+            return Finding(check_name, True, expected, actual, warning=" ".join(self.warnings))
         except CheckFailed as failure:
             expected, actual, advice = failure.args
             return Finding(check_name, False, expected, actual, advice)
@@ -138,10 +141,12 @@ def _check_reset(env: Env, seed: int) -> tuple[str, str]:
     return "within its space", _describe_value(actual[0])
 
 
-def _check_steps(env: Env, seed: int) -> tuple[str, str]:
-    lengths = [0] * EPISODES
+def _check_steps(checks: EnvChecks) -> tuple[str, str]:
+    env, seed = checks.env, checks.seed
+    lengths, ends = [0] * EPISODES, False
+    observations, rewards = _Distinct(), _Distinct()
     for episode in range(EPISODES):
-        env.reset(seed=seed + episode)
+        observations.add(_leaves(env.reset(seed=seed + episode)[0]))
         env.action_space.seed(seed + episode)  # after the reset, in which some environments make a new space
         for lengths[episode] in range(1, MAX_STEPS + 1):
             obs, reward, terminated, truncated, info = env.step(_sample(env))
@@ -153,9 +158,36 @@ def _check_steps(env: Env, seed: int) -> tuple[str, str]:
                     raise CheckFailed(f"{flag} to be a bool", repr(value), f"step should return bool({flag}).")
             if not isinstance(info, dict):
                 raise CheckFailed("info to be a dict", type(info).__name__)
+            observations.add(_leaves(obs))
+            rewards.add([_to_numpy(reward)])
             if terminated or truncated:
+                ends = True
                 break
+    checks.warnings += [
+        text
+        for applies, text in (
+            (not ends, f"No episode ended within {MAX_STEPS} steps. Give it a time limit."),
+            (not observations.differ, "Observations never changed. Return a new observation in each step."),
+            (not rewards.differ and float(rewards.first[0]) == 0.0, "Rewards were always 0. Are they so rare?"),
+        )
+        if applies
+    ]
     return "observations, rewards and flags as declared", f"lengths {lengths}"
+
+
+class _Distinct:
+    """Whether the values that were added differ."""
+
+    def __init__(self) -> None:
+        self.first: list[np.ndarray] = []
+        self.differ = False
+
+    def add(self, leaves: list[np.ndarray]) -> None:
+        """Adds a value; it is copied, since an environment may write to it later."""
+        if not self.first:
+            self.first = [leaf.copy() for leaf in leaves]
+        elif not self.differ:
+            self.differ = not all(map(_arrays_equal, self.first, leaves))
 
 
 def _check_obs(space: AnySpace, obs: Tree, name: str = "") -> None:
@@ -180,10 +212,15 @@ def _check_obs(space: AnySpace, obs: Tree, name: str = "") -> None:
 
 
 def _check_box(space: Box, array: np.ndarray, name: str) -> None:
-    if array.dtype != space.dtype:
-        raise CheckFailed(f"{space.dtype}{name}", str(array.dtype), f"Return observations as {space.dtype}.")
-    if array.shape != space.shape:
-        raise CheckFailed(f"{space.shape}{name}", str(array.shape), "Return observations of the declared shape.")
+    declared = space.dtype, space.shape
+    if (array.dtype, array.shape) != declared:
+        advice = [f"as {space.dtype}"] * (array.dtype != space.dtype)
+        advice += [f"of shape {space.shape}"] * (array.shape != space.shape)
+        raise CheckFailed(
+            f"{space.dtype} of shape {space.shape}{name}",
+            f"{array.dtype} of shape {array.shape}",
+            f"Return observations {' '.join(advice)}, as the space declares.",
+        )
     out_of_bounds = ~((array >= space.low) & (array <= space.high))
     if out_of_bounds.any():
         position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
@@ -191,8 +228,10 @@ def _check_box(space: Box, array: np.ndarray, name: str) -> None:
         raise CheckFailed(bounds, f"{array[position]:g}", "Widen the bounds, or clip observations.")
 
 
-def _check_seeds(env: Env, seed: int) -> tuple[str, str]:
-    first_trajectory, second_trajectory, other_trajectory = (_trajectory(env, s) for s in (seed, seed, seed + 1))
+def _check_seeds(checks: EnvChecks) -> tuple[str, str]:
+    first_trajectory, second_trajectory, other_trajectory = (
+        _trajectory(checks.env, seed) for seed in (checks.seed, checks.seed, checks.seed + 1)
+    )
     position = _difference(first_trajectory, second_trajectory)
     if position is not None:
         raise CheckFailed(
@@ -200,9 +239,12 @@ def _check_seeds(env: Env, seed: int) -> tuple[str, str]:
             f"they differ from step {position} on",
             "Draw random numbers from self.np_random only.",
         )
-    return "equal trajectories", "equal" + (
-        "" if _difference(first_trajectory, other_trajectory) is not None else "; other seeds too"
-    )
+    # the actions of another seed differ, too
+    if all(map(_arrays_equal, first_trajectory[0], other_trajectory[0])):
+        other = _trajectory(checks.env, checks.seed + 1, checks.seed)
+        if _difference(first_trajectory, other) is None:
+            checks.warnings.append("Another seed gave the same episode. Use self.np_random if episodes should differ.")
+    return "equal trajectories", "equal"
 
 
 def _check_close(checks: EnvChecks) -> tuple[str, str]:
@@ -225,9 +267,11 @@ def _check_new_env(make: Callable[..., Env], seed: int) -> tuple[str, str]:
     return "equal trajectories", "equal"
 
 
-def _trajectory(env: Env, seed: int) -> list[list[np.ndarray]]:
+def _trajectory(env: Env, seed: int, action_seed: int | None = None) -> list[list[np.ndarray]]:
     obs, _ = env.reset(seed=seed)
-    env.action_space.seed(seed)  # after the reset, in which some environments make a new space
+    env.action_space.seed(
+        seed if action_seed is None else action_seed
+    )  # after the reset, in which some environments make a new space
     rows = [_leaves(obs)]
     for _ in range(200):
         obs, reward, terminated, truncated, _ = env.step(_sample(env))
@@ -342,8 +386,8 @@ BASIC: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {  # if one of these 
 CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {
     **BASIC,
     "first observation": lambda checks: _check_reset(checks.env, checks.seed),
-    f"{EPISODES} episodes": lambda checks: _check_steps(checks.env, checks.seed),
-    "same seed, same episode": lambda checks: _check_seeds(checks.env, checks.seed),
+    f"{EPISODES} episodes": _check_steps,
+    "same seed, same episode": _check_seeds,
     "closing": _check_close,
     "fresh object, same episode": lambda checks: _check_new_env(checks.make, checks.seed),
     "auto-reset in all modes": lambda checks: _check_modes(checks.make_vector, checks.seed),
@@ -354,25 +398,36 @@ SEEDED = "same seed, same episode", "fresh object, same episode", "auto-reset in
 LIMITED_CHECKS = {"seeds": SEEDED, "pixels": (RENDERING,)}  # checks that a limit of an entry rules out
 
 
-def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, timeout: float) -> bool:
-    """Prints the table; returns whether all checks passed.
+def check_env(
+    env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, timeout: float, as_json: bool = False
+) -> bool:
+    """Prints a line for each check, then what is wrong; returns whether all checks passed.
 
     Args:
         timeout: timeout of each check in seconds.
+        as_json: whether to print the results as JSON, too.
     """
-    findings = list(_findings(env, kwargs, seed, render, timeout))
-    table = Table("", "check", "expected", "actual", title=f"{env}")
-    symbols = {True: "[green]ok[/]", False: "[bold red]no[/]", None: "[yellow]–[/]"}
-    for finding in findings:
-        table.add_row(symbols[finding.ok], finding.check_name, escape(finding.expected), escape(finding.actual))
-    console.print(table)
+    console.print(f"[bold]{escape(env)}[/]")
+    findings: list[Finding] = []
+    symbols = {True: "[green]ok[/]", False: "[bold red]no[/]", None: "[yellow]–[/] "}
+    width = max(map(len, CHECKS))
+    for finding in _findings(env, kwargs, seed, render, timeout):
+        findings.append(finding)
+        text = finding.actual if finding.ok is not False else "see below"
+        symbol = "[yellow]! [/]" if finding.warning else symbols[finding.ok]
+        console.print(f"  {symbol}  {finding.check_name:<{width}}  {escape(text)}", soft_wrap=True)
     mismatches = [finding for finding in findings if finding.ok is False]
     for finding in mismatches:
-        if finding.advice:
-            console.print(f"[red]{finding.check_name}[/]: {escape(finding.advice)}")
+        text = f"Expected {finding.expected}, got {finding.actual}." + (f" {finding.advice}" if finding.advice else "")
+        console.print(f"[red]{finding.check_name}[/]: {escape(text)}", soft_wrap=True)
+    for finding in findings:
+        if finding.warning:
+            console.print(f"[yellow]{finding.check_name}[/]: {escape(finding.warning)}", soft_wrap=True)
     if findings and findings[0].ok is False and (hint := name_hint(env)):
         console.print(escape(hint), soft_wrap=True)
     console.print("[green]All checks passed.[/]" if not mismatches else f"[red]Mismatches: {len(mismatches)}.[/]")
+    if as_json:
+        print_json({"env": env, "passed": not mismatches, "checks": [asdict(finding) for finding in findings]})
     return not mismatches
 
 
@@ -393,9 +448,9 @@ def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, time
             if limit := next((word for word in entry.limits if check_name in LIMITED_CHECKS.get(word, ())), None):
                 yield Finding(check_name, None, f"no check ({limit})", entry.limits[limit])
                 continue
-            console.print(f"[dim]checking: {check_name} …[/]")
             try:
-                finding = worker.call("run_check", check_name)[0]
+                with console.status(f"checking: {check_name}"):
+                    finding = worker.call("run_check", check_name)[0]
             except WorkerCrash as error:
                 yield Finding(
                     check_name, False, "a worker process that keeps running", error.failures[0].error, EXIT_ADVICE

@@ -21,6 +21,7 @@ from ..policy.saved_policy import SavedPolicy
 from ..seeding import random_seed, seed_for, stream_for
 from ..simulators.faster import faster_name
 from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
+from .list_envs import refuse_unused
 from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
 from .run_folder import RunFolder, checked_env_args
@@ -109,6 +110,7 @@ class Evolution:
                 f"Expected only changes of {allowed} in a resumed run, got {', '.join(sorted(unchangeable))}."
             )
         saved = Options.from_dict(config, folder.config)
+        refuse_unused(saved.env, changes)
         others = {name: value for name, value in changes.items() if name in CHANGEABLE_OPTIONS}
         env_args = checked_env_args(folder.config, saved.env, saved.env_args, changes)
         return cls(replace(saved, env_args=env_args, **others), folder, state)
@@ -341,9 +343,9 @@ class Evolution:
             with status("recording the best policy"):
                 record_video(
                     options.env,
-                    self._policy().module(),
+                    [self._policy().module()],
                     self.folder.video,
-                    seed=seed,
+                    seeds=[seed],
                     env_kwargs=options.env_args,
                     log=self._log,
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import typer
@@ -11,7 +11,7 @@ from rich.columns import Columns
 from rich.markup import escape
 
 from ..simulators.availability import Availability, available, overview
-from ..simulators.registry import BARE, SEPARATOR
+from ..simulators.registry import BARE, SEPARATOR, find_entry
 from .console import console, error_console, print_json
 
 WRONG_USAGE = 2  # exit code
@@ -61,6 +61,23 @@ def require_env(env: str | None, command: str) -> str:
             name = _full_name(one.prefix, one.example)
             error_console.print(f"  vecrl {command} {name}", markup=False, soft_wrap=True)
     raise typer.Exit(WRONG_USAGE)
+
+
+def refuse_unused(env: str, given: Collection[str]) -> None:
+    """Raises a ValueError if one of the given options has no effect for an environment.
+
+    Args:
+        env: the name of the environment.
+        given: the names of the options that the user has given.
+    """
+    if find_entry(env)[0].is_batched:
+        unused, reason = ("backend", "backends", "workers"), "steps as one batch in this process"
+    else:
+        unused, reason = ("device",), "is made of Python environments, which run on the CPU"
+    for option in unused:
+        if option in given:
+            flag = option.removesuffix("s") if option == "backends" else option
+            raise ValueError(f"Expected no --{flag} for {env!r}, which {reason}, got one. Omit it.")
 
 
 def _as_object(found: Availability) -> dict[str, object]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from .run_log import RunLog
 
 MAX_FRAMES = 3000
 MAX_RATE = 30  # frames per second; environments with more steps per second are rendered at every few steps
-VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
+VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov", ".gif"
 PLOT_SUFFIXES = (".png",)
 PolicyFn = Callable[..., Tensor | tuple[Tensor, ...]]
 """Computes outputs from features `[1, obs_length]`, and a hidden state if there is one."""
@@ -114,26 +114,28 @@ def _figure(path: Path, title: str) -> Iterator[Axes]:
 
 def record_video(
     env: str,
-    act: PolicyFn,
+    acts: Sequence[PolicyFn],
     path: Path,
     *,
-    seed: int,
+    seeds: Sequence[int],
     env_kwargs: Mapping[str, Any],
     constant_observation: bool = False,
     max_steps: int | None = None,
     log: RunLog,
-) -> float:
-    """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
+) -> list[float]:
+    """Records at most `MAX_FRAMES` frames of episodes, side by side, in a file with one of `VIDEO_SUFFIXES`.
 
-    An environment of more than `MAX_RATE` steps per second is rendered at every k-th step and at the last one.
+    An environment of more than `MAX_RATE` steps per second is rendered at every k-th step and at the last one. An
+    episode that has ended shows its last frame until all have.
 
     Args:
-        constant_observation: `act` ignores its input, so the observations may be of any space.
-        max_steps: the largest number of steps; None for a whole episode.
+        acts, seeds: the policy and the seed of each episode.
+        constant_observation: `acts` ignore their input, so the observations may be of any space.
+        max_steps: the largest number of steps; None for whole episodes.
         log: also gets the video, with the name of the file without its suffix.
 
     Returns:
-        The return of the recorded steps.
+        The return of the recorded steps of each episode.
 
     Raises:
         ImportError: imageio-ffmpeg is not installed; the message names the extra.
@@ -141,24 +143,68 @@ def record_video(
     """
     from ..record.video import VideoWriter  # here, since the package imports TensorDicts
 
-    total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
-    with _reason_for_no_images(env), creation_errors(env, kwargs):
-        vector_env = _make(env, kwargs, constant_observation)
-    try:
-        steps_per_second = float((vector_env.metadata or {}).get("render_fps") or 30)
+    returns = [0.0] * len(acts)
+    with ExitStack() as stack:
+        envs: list[VectorEnv | BatchedVectorEnv] = []
+        for _ in acts:
+            with _reason_for_no_images(env), creation_errors(env, kwargs):
+                envs.append(stack.enter_context(closing(_make(env, kwargs, constant_observation))))
+        steps_per_second = float((envs[0].metadata or {}).get("render_fps") or 30)
         every = math.ceil(steps_per_second / MAX_RATE)
         rate: Any = steps_per_second / every
         limit = MAX_FRAMES * every if max_steps is None else min(MAX_FRAMES * every, max_steps + 1)
-        with VideoWriter(path, fps=rate) as video, log.video(path.stem, rate) as write_to_log:
-            for frame, reward in islice(_episode(vector_env, act, seed, every), limit):
-                if frame is not None:
-                    video.write(frame)
-                    write_to_log(frame)
-                total += reward
-    finally:
-        vector_env.close()
-    return total
+        episodes = [_episode(*one, every) for one in zip(envs, acts, seeds, strict=True)]
+        frames: list[np.ndarray | None] = [None] * len(acts)
+        video = stack.enter_context(VideoWriter(path, fps=rate))
+        write_to_log = stack.enter_context(log.video(path.stem, rate))
+        for rows in islice(zip_longest(*episodes, fillvalue=(None, 0.0)), limit):
+            for index, (frame, reward) in enumerate(rows):
+                frames[index] = frames[index] if frame is None else frame
+                returns[index] += reward
+            if any(frame is not None for frame, _ in rows):
+                tiled = _tile([frame for frame in frames if frame is not None])
+                video.write(tiled)
+                write_to_log(tiled)
+    return returns
+
+
+def _tile(frames: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns frames of one shape in a square grid, row by row; black where there is none."""
+    columns = math.ceil(math.sqrt(len(frames)))
+    blank = [np.zeros_like(frames[0])] * (-len(frames) % columns)
+    padded = [*frames, *blank]
+    rows = [np.concatenate(padded[start : start + columns], 1) for start in range(0, len(padded), columns)]
+    return np.concatenate(rows, 0)
+
+
+def play_in_window(
+    env: str,
+    act: PolicyFn,
+    *,
+    seed: int,
+    env_kwargs: Mapping[str, Any],
+    constant_observation: bool = False,
+    max_steps: int | None = None,
+) -> float:
+    """Shows an episode in a window, which the environment opens; arguments as in `record_video`. Returns the return.
+
+    Raises:
+        ValueError: there is no screen, or the environment opens no windows.
+    """
+    check_window(env)
+    kwargs = {**env_kwargs, "render_mode": "human"}
+    with creation_errors(env, kwargs), closing(_make(env, kwargs, constant_observation)) as made:
+        limit = None if max_steps is None else max_steps + 1
+        return sum(reward for _, reward in islice(_episode(made, act, seed, 1), limit))
+
+
+def check_window(env: str) -> None:
+    """Raises the errors of `play_in_window` that need no environment."""
+    if find_entry(env)[0].is_batched:
+        raise ValueError(f"Expected an environment that opens windows, got {env!r}, a batch. Record a --video.")
+    if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
+        raise ValueError("Expected a screen for a window, got none: DISPLAY is not set. Record a --video.")
 
 
 def check_renders(env: str, *, env_kwargs: Mapping[str, Any], constant_observation: bool = False) -> None:
@@ -219,8 +265,9 @@ def _episode(
     policy_io = PolicyIO(env.single_observation_space, env.single_action_space)
     obs, _ = env.reset(seed=seed)
     reward, is_over, state = 0.0, False, ()
+    shows = env.render_mode == "rgb_array"
     for step in count():
-        yield _frame(env) if is_over or step % every == 0 else None, reward
+        yield _frame(env) if shows and (is_over or step % every == 0) else None, reward
         if is_over:
             return
         outputs = act(policy_io.features(obs), *state)

@@ -201,18 +201,22 @@ class PopulationEvaluator:
         """Runs new episodes with one policy, without noise or shaping, and without updates of the statistics.
 
         Args:
-            parameters: `[L]`.
+            parameters: `[L]`; or `[num_episodes, L]`, one policy for each episode.
             num_episodes: the number of episodes; each is a row of the result.
             seed: the seed of the episodes; the default is the same for each call and differs from those of populations.
             obs_layer: the normalization layer, a module or None; by default that of the current statistics.
         """
         num_episodes = parse_count("num_episodes", num_episodes)
         parameters = torch.as_tensor(parameters)
-        if parameters.shape != (self.parameter_length,):
-            raise SpaceError(f"Expected parameters [{self.parameter_length}], got shape {tuple(parameters.shape)}.")
+        shape = num_episodes, self.parameter_length
+        if parameters.shape not in (shape, shape[1:]):
+            raise SpaceError(
+                f"Expected parameters [{shape[1]}], or {list(shape)} for one policy per episode, got shape "
+                f"{tuple(parameters.shape)}."
+            )
         seeds = self._derived_seeds("test") if seed is None else seed_rule(seed)
         layer = self.obs_layer if obs_layer is ... else obs_layer
-        rows = parameters.expand(num_episodes, -1)
+        rows = parameters.expand(shape)
         return self._evaluate(rows, FitnessRules(max_steps=self.rules.max_steps), seeds, 0, layer, None)
 
     def _evaluate(
