@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +20,10 @@ from typer.testing import CliRunner
 
 from vecrl import checkpoint
 from vecrl.cli import media
-from vecrl.cli.app import app
+from vecrl.cli.app import SEARCHES, app
 from vecrl.cli.run_folder import METRIC_COLUMNS
 from vecrl.engine.pool import Pool
+from vecrl.policy import ALGORITHMS
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.vector.remote_workers import RemoteWorkerGroup
 
@@ -92,6 +94,36 @@ def test_resumed_runs_equal_uninterrupted_runs(vecrl, tmp_path, env):
     assert plain(states[0]["selection"]) == plain(states[1]["selection"])
     assert (complete / "best.pt").read_bytes() == (parts / "best.pt").read_bytes()
     assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "pgpe-clipup"])
+def test_searches_of_each_algorithm_can_be_resumed(vecrl, tmp_path, algorithm):
+    once = ["evolve", "native::CartPole-v1", *SMALL, "--test-every", 2, "--no-video", "--out", tmp_path]
+    once += ["--algorithm", algorithm]
+    assert vecrl(*once, "--generations", 5).code == 0
+    assert vecrl(*once, "--generations", 2).code == 0
+    complete, parts = tmp_path / "native-CartPole-v1-1", tmp_path / "native-CartPole-v1-2"
+    assert yaml.safe_load((parts / "config.yaml").read_text())["algorithm"] == algorithm
+    answer = vecrl("evolve", "--resume", parts, "--generations", 5)
+    assert answer.code == 0, answer.out
+    assert rows(complete) == rows(parts)
+    states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in (complete, parts)]
+    assert torch.equal(states[0]["center"], states[1]["center"])
+    answer = vecrl("evolve", "--resume", parts, "--algorithm", "pgpe-clipup")
+    assert "Expected only changes of" in answer.out
+
+
+def test_names_of_algorithms_are_the_same_without_torch():
+    assert tuple(ALGORITHMS) == SEARCHES
+
+
+def test_runs_without_an_algorithm_in_their_options_are_resumed_with_the_default(vecrl, tmp_path):
+    assert vecrl("evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", tmp_path).code == 0
+    config = tmp_path / "native-CartPole-v1-1" / "config.yaml"
+    config.write_text(re.sub("algorithm: .*\n", "", config.read_text()))
+    answer = vecrl("evolve", "--resume", config.parent, "--generations", 2)
+    assert answer.code == 0, answer.out
+    assert "algorithm: pgpe-clipup" in config.read_text()
 
 
 @pytest.mark.ray
@@ -170,6 +202,19 @@ def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
         (["evolve", "brax::ant"], "pip install"),
         (["evolve", "CartPole-v1", "--network", "Linear(obs_length"], "line 1"),
         (["evolve", "CartPole-v1", "--popsize", "7"], "even popsize"),
+        (["evolve", "CartPole-v1", "--algorithm", "cmaes"], "Expected the name of a search, got 'cmaes'. Did you mean"),
+        (["evolve", "CartPole-v1", "--algorithm", "cem", "--max-speed", "1"], "with the algorithm 'pgpe-clipup' only"),
+        (
+            [
+                "evolve",
+                "CartPole-v1",
+                "--algorithm",
+                "cma-es",
+                "--network",
+                "Linear(obs_length, 400) >> Linear(400, 2)",
+            ],
+            "at most 2,000 parameters for CMA-ES",
+        ),
         (["evolve", "CartPole-v1", "--env-arg", "nonsense"], "KEY=VALUE"),
         (["evolve", "CartPole-v1", "--network", "Linear(7, 2)"], "Expected a network from 4 features to 2 outputs"),
         (["evolve", "CartPole-v1", "--network", "Linear(obs_length, 5)"], "got (1, 5)"),

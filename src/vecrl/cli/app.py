@@ -52,6 +52,7 @@ def _parse_logger(name: str) -> str:
     return name
 
 
+SEARCHES = ("pgpe-clipup", "pgpe", "snes", "cem", "cma-es")  # the keys of ALGORITHMS; to import it takes seconds
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 LoggerOption = Annotated[
     Optional[str],  # noqa: UP045
@@ -229,8 +230,14 @@ def evolve(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Steps per member and generation. Default: until episodes end."),
     ] = None,
+    algorithm: Annotated[
+        str, typer.Option(autocompletion=lambda: list(SEARCHES), help=f"The search: {', '.join(SEARCHES)}.")
+    ] = SEARCHES[0],
     stdev: Annotated[float, typer.Option(help="Initial standard deviation of the parameters.")] = 0.3,
-    max_speed: Annotated[Optional[float], typer.Option(help="Maximum step of the center per generation.")] = None,  # noqa: UP045
+    max_speed: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Maximum step of the center per generation, for pgpe-clipup."),
+    ] = None,
     obs_norm: Annotated[bool, typer.Option(help="Normalise observations by running statistics.")] = True,
     action_noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on outputs.")] = 0.0,
     decrease_rewards_by: Annotated[float, typer.Option(help="Subtracted from each reward in the search.")] = 0.0,

@@ -16,8 +16,8 @@ from rich.markup import escape
 from torch import Tensor
 
 from ..policy.population import OBS_CLIP
-from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
+from ..policy.search import Search
 from ..seeding import random_seed, seed_for, stream_for
 from ..simulators.faster import faster_name
 from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
@@ -62,10 +62,9 @@ class Evolution:
             self.evaluator.close()
             raise
 
-    def _new_search(self) -> PopulationSearch:
-        options, center = self.options, torch.zeros(self.evaluator.parameter_length)
-        seed = stream_for(options.seed or 0, "search") >> 1
-        return PopulationSearch(center, options.popsize, stdev=options.stdev, max_speed=options.max_speed, seed=seed)
+    def _new_search(self) -> Search:
+        center = torch.zeros(self.evaluator.parameter_length)
+        return self.options.search(center, seed=stream_for(self.options.seed or 0, "search") >> 1)
 
     @classmethod
     def start(cls, options: Options, parent: Path) -> Evolution:

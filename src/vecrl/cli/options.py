@@ -10,8 +10,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from torch import Tensor
+
 from ..errors import NetParsingError
 from ..policy.population import PopulationEvaluator
+from ..policy.search import Search
+from ..policy.search_algorithms import ALGORITHMS
+from ..registries import check_name
 from ..validation import parse_device
 from .console import MAX_COUNT, MAX_THREADS
 
@@ -27,6 +32,7 @@ COUNT_OPTIONS = (
     "test_episodes",
     "threads",
 )
+LATER_OPTIONS = {"logger", "algorithm"}  # which earlier versions did not write
 MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
 MAXIMUMS = {**dict.fromkeys(("popsize", *COUNT_OPTIONS), MAX_COUNT), "threads": MAX_THREADS}
 
@@ -60,6 +66,7 @@ class Options:
     threads: int
     env_args: dict[str, Any] = field(default_factory=dict)
     logger: str | None = None
+    algorithm: str = "pgpe-clipup"
 
     def __post_init__(self) -> None:
         """Checks every value, since it may come from a file that was edited by hand.
@@ -77,6 +84,11 @@ class Options:
                 raise ValueError(f"Expected {name} of {MAXIMUMS[name]} or less, got {value!r}.")
         if self.device is not None:
             parse_device(self.device)
+        check_name("a search", self.algorithm, ALGORITHMS)
+        if self.max_speed is not None and self.algorithm != "pgpe-clipup":
+            raise ValueError(
+                f"Expected max_speed with the algorithm 'pgpe-clipup' only, got it with {self.algorithm!r}. Omit it."
+            )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:
@@ -85,7 +97,7 @@ class Options:
         Raises:
             ValueError: a key is missing or unknown, or a value does not fit.
         """
-        missing, unknown = cls.names() - set(config) - {"logger"}, set(map(str, config)) - cls.names()
+        missing, unknown = cls.names() - set(config) - LATER_OPTIONS, set(map(str, config)) - cls.names()
         for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:
                 raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}. Correct it, or start a new run.")
@@ -101,6 +113,15 @@ class Options:
     def names(cls) -> set[str]:
         """Returns the names of all options."""
         return {option.name for option in fields(cls)}
+
+    def search(self, center: Tensor, seed: int) -> Search:
+        """Creates the search, with `seed` for its noise.
+
+        Raises:
+            ValueError: the algorithm cannot have this population size or number of parameters.
+        """
+        speed: dict[str, Any] = {} if self.max_speed is None else {"max_speed": self.max_speed}
+        return ALGORITHMS[self.algorithm](center, self.popsize, stdev=self.stdev, seed=seed, **speed)
 
     def evaluator(self) -> PopulationEvaluator:
         """Creates the evaluator, for `popsize` members and the center of the search.

@@ -37,10 +37,17 @@ from .obs_norm import ObsNormLayer, RunningNorm, RunningStat
 from .policy import Policy
 from .population import Evaluation, PopulationEvaluator
 from .population_search import PopulationSearch
+from .search import Search
+from .search_algorithms import ALGORITHMS, CEM, CMAES, PGPE, SNES
 
 __all__ = [
+    "ALGORITHMS",
+    "CEM",
+    "CMAES",
     "LSTM",
+    "PGPE",
     "RNN",
+    "SNES",
     "AliveBonus",
     "Apply",
     "Bin",
@@ -58,6 +65,7 @@ __all__ = [
     "Round",
     "RunningNorm",
     "RunningStat",
+    "Search",
     "Slice",
     "StructuredControlNet",
     "alive_bonus",
