@@ -135,7 +135,7 @@ test-old-tensordict: .venv-old-tensordict/.ready
 test-peers: export HF_HUB_OFFLINE := 1
 test-peers: .venv-peers/.ready
 	$(call pytest,.venv-peers) $(TWO) -m "peers or loggers or vision or language" tests/interop tests/envs tests/record \
-		tests/cli tests/language
+		tests/cli tests/language tests/policy
 	$(call doctest,.venv-peers) src/vecrl/interop
 
 # Each of the two processes has a Ray cluster of its own.
@@ -249,8 +249,8 @@ docs: .venv/.ready
 
 .venv-peers/.ready: constraints.txt pyproject.toml .venv-tools/.ready
 	$(make_environment)
-	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,ray,loggers,language,vision,test]" \
-		stable-baselines3 evotorch h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm
+	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,ray,loggers,language,vision,onnx,test]" \
+		stable-baselines3 evotorch h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm onnxruntime
 	$(install) --no-deps $(PEERS)
 	touch $@
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from .errors import VersionError
 
-_MODULES = {"torch": "torch", "tensordict": "tensordict", "cli": "typer"}  # what each of these extras installs
+# what each of these extras installs
+_MODULES = {"torch": "torch", "tensordict": "tensordict", "cli": "typer", "onnx": "onnxscript"}
 
 
 def import_library(module: str, hint: str) -> Any:
@@ -27,7 +28,7 @@ def import_library(module: str, hint: str) -> Any:
 
 
 def require_extra(extra: str, user: str) -> None:
-    """Imports what an extra of vecrl installs: "torch", "tensordict" or "cli".
+    """Imports what an extra of vecrl installs: "torch", "tensordict", "cli" or "onnx".
 
     Args:
         extra: the extra.

@@ -7,6 +7,7 @@ steps environments resets hidden states (`reset`) and selects members (`select`)
 from __future__ import annotations
 
 import copy as copying
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from .batched_kernels import BatchedForward, batched_forward
 from .functional import Hidden, Output, ParameterLayout, call_with, fill_parameters
 from .network_language import str_to_net
+from .saved_policy import SavedPolicy
 
 Indices = int | slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 """Row numbers, or a bool mask, of members."""
@@ -52,6 +54,22 @@ class Policy:
         self._hidden: Hidden = None
         self._compile: dict[str, Any] | None = None
         self._compiled = self._run = _run
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Returns the policy in a file that `vecrl evolve` wrote, such as RUN/best.pt, with its parameters.
+
+        It takes flat observations `[obs_length]` or `[n, obs_length]`, and normalizes them as the search did. No code
+        in the file is run.
+
+        Raises:
+            ValueError: the file is damaged, or contains no policy.
+            OSError: the file cannot be opened.
+        """
+        saved = SavedPolicy.load(path)
+        policy = cls(saved.module())
+        policy.set_parameters(saved.parameters)
+        return policy
 
     # ------------------------------------------------------------------ properties
 
