@@ -1,4 +1,4 @@
-"""The command line: `vecrl envs | check | rollout | evolve | bench`, also `python -m vecrl`.
+"""The command line: `vecrl envs | check | rollout | evolve | runs | play | export | bench`, also `python -m vecrl`.
 
 Each command's module is imported when the command runs, so that `--help` starts quickly.
 """

@@ -101,8 +101,17 @@ def _env_kwargs(env_arg: list[str], python: str | None) -> dict[str, Any]:
 
 def _given(context: typer.Context) -> set[str]:
     """Returns the names of the options that the user has given, rather than left at their defaults."""
-    source = context.get_parameter_source
-    return {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
+    return _of_source(context, "COMMANDLINE")
+
+
+def _from_file(context: typer.Context) -> set[str]:
+    """Returns the names of the options that are from the file of --config."""
+    return _of_source(context, "DEFAULT_MAP")
+
+
+def _of_source(context: typer.Context, source: str) -> set[str]:
+    get_source = context.get_parameter_source
+    return {name for name in context.params if getattr(get_source(name), "name", "") == source}
 
 
 def _show_version(asked: bool) -> None:
@@ -214,6 +223,22 @@ def rollout(
         command.show(log, plot=plot, as_json=json, **film)
 
 
+def _use_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Makes the options in a file the defaults of the command."""
+    if path is not None:
+        from .config_file import defaults_of
+
+        options = {parameter.name for parameter in context.command.params if parameter.name} - NOT_IN_CONFIG
+        try:
+            context.default_map = {**(context.default_map or {}), **defaults_of(path, options)}
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return path
+
+
+NOT_IN_CONFIG = {"config", "env_arg", "python", "imports", "resume", "help"}
+
+
 @app.command()
 @handle_errors
 def evolve(
@@ -266,22 +291,35 @@ def evolve(
     logger: LoggerOption = None,
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     resume: Annotated[Optional[Path], typer.Option(help="Resume the run in this folder.")] = None,  # noqa: UP045
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(callback=_use_config, is_eager=True, help="YAML file with options, such as a run's config.yaml."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs, with consecutive seeds.")] = 1,
     threads: Threads = 1,
 ) -> None:
     """Searches for a policy with a population; saves the learning curve, the best policy and a video of it."""
     require_extra("torch", "vecrl evolve")
     from .evolve import Evolution, Options
     from .list_envs import refuse_unused
+    from .run_folder import check_config_file
+    from .seeds import evolve_seeds
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
     import_modules(imports)
     arguments |= {"env_args": _env_kwargs(env_arg, python)}
+    if config is not None:
+        from_file = _from_file(context)
+        arguments_of_env = parse_pairs(env_arg) if "env_arg" in from_file else {}
+        check_config_file(config, env if "env" in from_file else None, arguments_of_env)
     if resume is not None:
-        given = _given(context) - {"resume", "imports", "python", "env_arg"}
+        given = (_given(context) | _from_file(context)) - {"resume", "imports", "python", "env_arg", "config"}
         changes = {name: arguments.get(name) for name in given}
         run = Evolution.resume(resume, {**changes, "env_args": arguments["env_args"]})
     elif env is not None:
         refuse_unused(env, _given(context))
+        if seeds > 1:
+            raise typer.Exit(evolve_seeds(Options(**arguments), seeds, out))
         run = Evolution.start(Options(**arguments), out)
     else:
         raise typer.BadParameter("Expected an environment or --resume, got neither. Give one of them.")
@@ -328,3 +366,80 @@ def bench(
     refuse_unused(name, _given(context))
     with messages_on_stderr(json):
         Bench(name, env_kwargs, backends, workers, envs, seconds, device, threads).show(as_json=json)
+
+
+RunArgument = Annotated[Path, typer.Argument(help="The folder of a run, or its best.pt.", show_default=False)]
+
+
+@app.command()
+@handle_errors
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder with the runs.")] = Path("runs"),
+    plot: Annotated[Optional[Path], typer.Option(help="The png file. Default: runs.png in the folder.")] = None,  # noqa: UP045
+    json: JsonOption = False,
+) -> None:
+    """Lists past runs of evolve in a table, and draws their test curves in one picture."""
+    require_extra("torch", "vecrl runs")
+    from .media import PLOT_SUFFIXES, prepare_output_path
+    from .runs import show_runs
+
+    if plot is not None:
+        prepare_output_path(plot, PLOT_SUFFIXES)
+    with messages_on_stderr(json):
+        show_runs(folder, plot, json)
+
+
+@app.command()
+@handle_errors
+def play(
+    context: typer.Context,
+    run: RunArgument,
+    episodes: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of episodes.")] = 1,
+    seed: Seed = None,
+    video: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Record in this mp4, mkv, mov or gif file. Default: a window."),
+    ] = None,
+    video_envs: Annotated[int, typer.Option(min=1, max=64, help="Episodes in the video, side by side.")] = 1,
+    steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, max=MAX_COUNT, help="Steps in the video or window. Default: whole episodes."),
+    ] = None,
+    env: Annotated[Optional[str], typer.Option(help="The environment, if the run may name code.")] = None,  # noqa: UP045
+    env_arg: EnvArgs = [],  # noqa: B006
+    python: PythonOption = None,
+    imports: ImportOption = [],  # noqa: B006
+) -> None:
+    """Plays the best policy of a run, in a window or a video."""
+    require_extra("torch", "vecrl play")
+    from .rollout import RolloutCommand
+    from .runs import env_of, policy_of
+
+    import_modules(imports)
+    if "video_envs" in _given(context) and video is None:
+        raise ValueError("Expected --video with --video-envs, got none. Add one, or omit it.")
+    name, env_kwargs, max_steps = env_of(run, env, _env_kwargs(env_arg, python))
+    command = RolloutCommand(name, policy_of(run), episodes, 8, max_steps, seed, 1, {"env_kwargs": env_kwargs})
+    film = {"video": video, "video_envs": video_envs, "video_steps": steps, "human": video is None}
+    with command.open_log(None, Path()) as log:
+        command.show(log, **film)
+
+
+@app.command()
+@handle_errors
+def export(
+    run: RunArgument,
+    file: Annotated[Path, typer.Argument(help="The file to write: .pt2 for torch.export, or .onnx.")],
+) -> None:
+    """Exports the best policy of a run, with the normalization of its observations, as one program."""
+    require_extra("torch", "vecrl export")
+    from ..policy.export import EXPORT_SUFFIXES, export_policy
+    from .console import console, status
+    from .media import prepare_output_path
+    from .runs import policy_of
+
+    prepare_output_path(file, EXPORT_SUFFIXES)
+    policy = policy_of(run)
+    with status("exporting"):
+        export_policy(policy, file)
+    console.print(f"exported: {file}", soft_wrap=True, markup=False)

@@ -111,6 +111,16 @@ def status(text: str) -> Status:
     return console.status(text)
 
 
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows of texts in columns, a line each, which a terminal cuts at its width; the first has the titles."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for index, row in enumerate(rows):
+        line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        width = console.width if console.is_terminal else len(line)
+        text = line if len(line) <= width else line[: width - 1] + "…"
+        console.print(text, style=None if index else "bold", markup=False, soft_wrap=True)
+
+
 def print_json(data: object) -> None:
     """Prints data as JSON, and nothing else to the standard output. A number that is not finite is null."""
     typer.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False))

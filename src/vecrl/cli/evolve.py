@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Evolution:
         self.options, self.folder = options, folder
         self.steps, self.seconds = 0, 0.0
         self._last: dict[str, float] = {}
-        self._steps_per_second = 0.0
+        self._steps_per_second = self._mean_generation_s = 0.0
         self._resumed = state is not None
         self._log = RunLog()
         self._slow_notice = SlowNotice(options.max_steps is not None)
@@ -79,6 +80,11 @@ class Evolution:
             run.evaluator.close()
             raise
         return run
+
+    @classmethod
+    def check(cls, options: Options) -> None:
+        """Raises the errors of `start` that need no folder."""
+        cls(options, RunFolder(Path())).evaluator.close()
 
     def _create_folder(self, parent: Path) -> None:
         self.folder = RunFolder.new(parent, self.options.env)
@@ -211,6 +217,9 @@ class Evolution:
         self.steps += result.interactions
         self.seconds += elapsed
         self._steps_per_second = result.interactions / elapsed
+        self._mean_generation_s = (
+            elapsed if not self._mean_generation_s else 0.8 * self._mean_generation_s + 0.2 * elapsed
+        )
         best_index = int(result.returns.argmax())
         self.selection.nominate(
             self._make_saved_policy(population[best_index], norm_state, float(result.returns[best_index]))
@@ -235,8 +244,15 @@ class Evolution:
         return (
             f"generation {row['generation']:.0f}/{self.options.generations}  {test_text}best {row['best']:.5g}  "
             f"mean {row['mean']:.5g}  center {row['center']:.5g}  {self._steps_per_second:,.0f} steps/s  "
-            f"{row['seconds']:.0f} s"
+            f"{row['seconds']:.0f} s{self._remaining(row)}"
         )
+
+    def _remaining(self, row: Mapping[str, float]) -> str:
+        """Returns how long the remaining generations take if each takes as long as the mean of the last ones."""
+        remaining = self.options.generations - row["generation"]
+        if not remaining:
+            return ""
+        return f", at most {timedelta(seconds=round(remaining * self._mean_generation_s))} more"
 
     # -- the best policy -----------------------------------------------------------------------------
 
@@ -372,7 +388,7 @@ class Evolution:
         chosen = self.selection
         if chosen.best is None:
             return "No policy was tested yet: best.pt holds the center of the search"
-        verdict_text = "[green]Solved[/]" if chosen.solved else "Best"
+        verdict_text = "[green]Solved[/] by best.pt" if chosen.solved else "best.pt"
         test_text = f"{chosen.best.mean_return:.5g} in the test after generation {chosen.chosen_at}"
         if reported is None:
             return f"{verdict_text}: mean return {test_text} ({chosen.episodes} episodes)"

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ..simulators.availability import Availability, available, overview
 from ..simulators.registry import BARE, SEPARATOR, find_entry
-from .console import console, error_console, print_json
+from .console import console, error_console, print_columns, print_json
 
 WRONG_USAGE = 2  # exit code
 EXTRA_COMMAND = 'pip install "vecrl['
@@ -93,21 +93,12 @@ def _as_object(found: Availability) -> dict[str, object]:
 
 
 def _print_installed(found: Sequence[Availability]) -> None:
-    """Prints a line for each prefix, which a terminal cuts at its width."""
+    """Prints a line for each prefix."""
     rows = [("prefix", "example", "description")]
     for one in found:
         example = "" if one.example is None else _full_name(one.prefix, one.example)
         rows.append((one.prefix + SEPARATOR, example, one.summary))
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for index, (prefix, example, summary) in enumerate(rows):
-        line = f"{prefix:<{first}}  {example:<{second}}  {summary}".rstrip()
-        width = console.width if console.is_terminal else len(line)
-        console.print(
-            line if len(line) <= width else line[: width - 1] + "…",
-            style=None if index else "bold",
-            markup=False,
-            soft_wrap=True,
-        )
+    print_columns(rows)
 
 
 def _print_missing(missing: Sequence[Availability]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -78,10 +79,68 @@ def _draw_curve(rows: Sequence[Mapping[str, float]], axes: Axes, target: float |
         axes.plot(*max(tested, key=itemgetter(1)), "*", color="#238b45", markersize=14, zorder=4, label="best test")
     if target is not None:
         axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
+    _label(axes, "return of an episode")
+
+
+def draw_runs(runs: Mapping[str, tuple[str, Sequence[Mapping[str, float]]]], path: Path) -> None:
+    """Plots the test returns of runs over environment steps, as a png: a part of the picture for each environment.
+
+    Args:
+        runs: the environment and the rows of metrics.csv, by the name of the run.
+    """
+    envs = sorted({env for env, _ in runs.values()})
+    with _pictures(path, envs) as pictures:
+        for axes, env in zip(pictures, envs, strict=True):
+            for name, (run_env, rows) in runs.items():
+                if run_env == env:
+                    tested = [(row["steps"], row["test"]) for row in rows if not math.isnan(row["test"])]
+                    axes.plot(
+                        *zip(*tested or [(math.nan, math.nan)], strict=True), marker="o", markersize=3, label=name
+                    )
+            _label(axes, "mean return of a test")
+
+
+def draw_seeds(runs: Sequence[Sequence[Mapping[str, float]]], path: Path, title: str, target: float | None) -> None:
+    """Plots the mean over runs with other seeds, and a band from the lowest to the highest, as a png.
+
+    Between two tests, and after its last one, a run counts with its latest.
+
+    Args:
+        runs: the rows of metrics.csv of each run.
+    """
+    with _pictures(path, [title]) as (axes,):
+        for name, label, color in (("mean", "mean of the population", "#08519c"), ("test", "test", "#238b45")):
+            curves = [[(row["steps"], row[name]) for row in rows if not math.isnan(row[name])] for rows in runs]
+            curves = [curve for curve in curves if curve]
+            if not curves:
+                continue
+            steps = np.unique([step for curve in curves for step, _ in curve])
+            values = np.array([_latest(curve, steps) for curve in curves])
+            with warnings.catch_warnings():  # before the first values of all runs
+                warnings.simplefilter("ignore", RuntimeWarning)
+                low, middle, high = np.nanmin(values, 0), np.nanmean(values, 0), np.nanmax(values, 0)
+            axes.plot(steps, middle, color=color, linewidth=2, label=f"{label}, mean of {len(runs)} seeds")
+            axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+        if target is not None:
+            axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
+        _label(axes, "return of an episode")
+
+
+def _latest(curve: Sequence[tuple[float, float]], steps: np.ndarray) -> np.ndarray:
+    """Returns the latest value of a curve at each of these steps; NaN before its first."""
+    own_steps, values = np.array(curve).T
+    index = np.searchsorted(own_steps, steps, "right") - 1
+    return np.where(index < 0, np.nan, values[index])
+
+
+def _label(axes: Axes, ylabel: str) -> None:
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("return of an episode")
+    axes.set_ylabel(ylabel)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
-    axes.legend(loc="best", framealpha=0.8, edgecolor="none")
+    if axes.get_lines():
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False
+        )  # beside, hiding nothing
 
 
 def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
@@ -97,17 +156,26 @@ def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
 @contextmanager
 def _figure(path: Path, title: str) -> Iterator[Axes]:
     """A context that draws into the axes which it gives, and then writes the file."""
+    with _pictures(path, [title]) as (axes,):
+        yield axes
+
+
+@contextmanager
+def _pictures(path: Path, titles: Sequence[str]) -> Iterator[Sequence[Axes]]:
+    """A context that draws into axes with these titles, one below the other, and then writes the file."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the settings may be those of a matplotlibrc in the working folder, and start LaTeX
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
-        axes.set_title(title)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        yield axes
+        matplotlib.rcParams["text.parse_math"] = False  # a dollar in a name is a dollar
+        figure = Figure(figsize=(9, 4.5 * len(titles)), layout="constrained")
+        pictures: list[Axes] = figure.subplots(len(titles), squeeze=False)[:, 0].tolist()
+        for axes, title in zip(pictures, titles, strict=True):
+            axes.set_title(title)
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        yield pictures
         with atomic_file(path) as file:
             figure.savefig(file, format="png", dpi=120)
 

@@ -102,7 +102,7 @@ class RolloutCommand:
 
     Args:
         env: the environment's name.
-        policy: a file of `SavedPolicy`; None for random actions.
+        policy: a policy, or its file; None for random actions.
         episodes: number of episodes, run in batches of `num_envs`.
         evaluator_options: more arguments of `PopulationEvaluator`: backend, num_workers, device, env_kwargs.
     """
@@ -110,7 +110,7 @@ class RolloutCommand:
     def __init__(
         self,
         env: str,
-        policy: Path | None,
+        policy: Path | SavedPolicy | None,
         episodes: int,
         num_envs: int,
         max_steps: int | None,
@@ -122,7 +122,7 @@ class RolloutCommand:
         self.env, self.episodes, self.evaluator_options, self.max_steps = env, episodes, evaluator_options, max_steps
         self.num_envs = min(num_envs, episodes)
         self.seed = random_seed() if seed is None else seed
-        self.saved_policy = None if policy is None else _load_policy(policy)
+        self.saved_policy = _load_policy(policy) if isinstance(policy, Path) else policy
 
     def open_log(self, logger: str | None, parent: Path) -> RunLog:
         """Returns a log in a new folder of `parent` if `logger` is one, with the settings of the command."""

@@ -31,8 +31,8 @@ from ..errors import CheckpointError
 from ..policy.saved_policy import SavedPolicy
 from ..simulators.registry import BARE, find_entry
 from ..snapshot.atomic_write import append_text, write_atomically
+from .config_file import read_yaml
 
-_MOST_BYTES = 2**20  # of config.yaml
 _LONGEST_LINE = 1000  # bytes of a line of metrics.csv
 FORMAT = 2  # of the state; 1 did not contain the tested best policy
 LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end
@@ -84,22 +84,7 @@ class RunFolder:
             missing = "without config.yaml or state.ckpt"
             raise ValueError(f"Expected a run folder, got {self.path} {missing}. Give the folder of a run.{runs_hint}")
         self._check_files()
-        try:
-            if self.config.stat().st_size > _MOST_BYTES:
-                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-            text = self.config.read_text()
-            has_alias = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
-            config = {} if has_alias else yaml.safe_load(text)  # a short text could describe a value without end
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"Expected {self.config} to be YAML as the run wrote it, got an error: {reason}"
-            ) from error
-        if not isinstance(config, dict):
-            raise ValueError(f"Expected {self.config} to contain a mapping, got {type(config).__name__}.")
-        if has_alias:
-            raise ValueError(f"Expected {self.config} without aliases (*), got one. Write the value out.")
-        return config
+        return read_yaml(self.config)
 
     def _check_files(self) -> None:
         """Raises a ValueError if the folder has links or pipes in it: writing through a link changes other files.
@@ -259,8 +244,10 @@ def _lock(folder: int) -> bool:
     return True
 
 
-def checked_env_args(file: Path, env: str, env_args: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a resumed run's environment, after it has checked what may name code.
+def checked_env_args(
+    file: Path, env: str, env_args: Mapping[str, Any], given: Mapping[str, Any], env_option: str | None = None
+) -> dict[str, Any]:
+    """Returns the arguments of a run's environment, after it has checked what may name code.
 
     An environment is safe if its prefix lists it, or if it is in gymnasium's registry. An argument is safe if all its
     texts are plain words, see this module. All others must be given as well.
@@ -270,6 +257,7 @@ def checked_env_args(file: Path, env: str, env_args: Mapping[str, Any], given: M
         env, env_args: the values in the file.
         given: the values of the command line: "env", which must be equal, and "env_args", of which only "python" may
             differ.
+        env_option: the option of the command that repeats the environment; None for `vecrl evolve --resume`.
 
     Raises:
         ValueError: a value in the file may name code and is not given, or a given value differs.
@@ -282,13 +270,29 @@ def checked_env_args(file: Path, env: str, env_args: Mapping[str, Any], given: M
             expected = f"{env_args[name]!r}, as in {file}" if name in env_args else f"none, as {file} has none"
             raise ValueError(f"Expected the environment's argument {name} to be {expected}, got {value!r}. Omit it.")
     if given_env is None and not _is_registered(env):
-        _refuse(file, "env", env, f"vecrl evolve {_shell(env)} --resume {_shell(str(file.parent))}")
+        resume = f"vecrl evolve {_shell(env)} --resume {_shell(str(file.parent))}"
+        _refuse(file, "env", env, resume if env_option is None else f"{env_option} {_shell(env)}")
     for name, value in env_args.items():
         if name not in given_args and _may_name_code({name: value}):
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             option = f"--python {_shell(text)}" if name == "python" else f"--env-arg {_shell(f'{name}={text}')}"
             _refuse(file, name, value, option)
     return {**env_args, **given_args}
+
+
+def check_config_file(file: Path, env: str | None, env_args: Mapping[str, Any]) -> None:
+    """Raises a ValueError if what a file of options gives may name code, see `checked_env_args`.
+
+    Args:
+        file: the file, for messages.
+        env: the environment in the file; None if it is on the command line.
+        env_args: the environment's arguments in the file.
+    """
+    if env is not None and not _is_registered(env):
+        _refuse(file, "env", env, _shell(env))
+    for name, value in env_args.items():
+        if _may_name_code({name: value}):
+            _refuse(file, name, value, f"--env-arg {_shell(f'{name}={value}')}")
 
 
 def _is_registered(env: str) -> bool:
