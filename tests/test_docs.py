@@ -25,6 +25,10 @@ SOURCE = Path(vecrl.envs.__file__).parents[1]
 BLOCKS = [
     (page, number, block)
     for page in (
+        "../README.md",
+        "vector.md",
+        "native.md",
+        "policy.md",
         "tensordict.md",
         "transforms.md",
         "venv.md",

@@ -2,7 +2,8 @@
 
     python tools/list_modules.py
 
-It is also a hook of mkdocs: the lists take the place of the line `<!-- modules -->` on a page.
+It is also a hook of mkdocs: the lists take the place of the line `<!-- modules -->` on a page, and README.md that of the
+line `<!-- README -->`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "vecrl"
 MARKER = "<!-- modules -->"
+README_MARKER = "<!-- README -->"
 
 
 def first_sentence(path: Path) -> str:
@@ -36,6 +39,9 @@ def list_modules() -> str:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Is called by mkdocs for each page."""
+    if README_MARKER in markdown:
+        readme = (ROOT / "README.md").read_text().replace("](docs/", "](")  # links are relative to the page
+        markdown = markdown.replace(README_MARKER, readme)
     return markdown.replace(MARKER, list_modules()) if MARKER in markdown else markdown
 
 
