@@ -1,4 +1,7 @@
-"""Draws the bars of the README, docs/assets/bars.svg, from the tables of docs/benchmarks.md: `python tools/draw_bars.py`."""
+"""Draws the bars of the README, docs/assets/bars.svg, from the tables of docs/benchmarks.md.
+
+python tools/draw_bars.py
+"""
 
 from __future__ import annotations
 

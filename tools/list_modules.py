@@ -2,8 +2,8 @@
 
     python tools/list_modules.py
 
-It is also a hook of mkdocs: the lists take the place of the line `<!-- modules -->` on a page, and README.md that of the
-line `<!-- README -->`.
+It is also a hook of mkdocs: the lists take the place of the line `<!-- modules -->` on a page, and README.md that of
+the line `<!-- README -->`.
 """
 
 from __future__ import annotations

@@ -70,12 +70,21 @@ def save(path: str | os.PathLike[str], /, **objects: object) -> None:
     >>> loaded["steps"], (env.step(0)[0] == before).all()
     (7, np.True_)
     """
+    path = _checked_path(path)
     entries = {name: _entry(name, value) for name, value in objects.items()}
     try:
         pieces = dump(entries)
     except StateError as error:
         raise StateError(f"The objects cannot be saved: {error}") from error
     write_atomically(path, pieces)
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    """Returns a path; raises a TypeError if it is none."""
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise TypeError(f"Expected path to be the path of a file, got {path!r:.80}.") from error
 
 
 def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: object) -> dict[str, Any]:
@@ -98,7 +107,7 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: obj
             before it are restored already.
         OSError: the file cannot be opened.
     """
-    path, allow = Path(path), list(allow)
+    path, allow = _checked_path(path), list(allow)
     entries = read(path)
     if not _are_entries(entries):
         raise CheckpointError(

@@ -57,7 +57,7 @@ class Pool(EnvAccess):
         backend: BackendName = "serial",
         **options: Any,
     ):
-        super().__init__(makers, PoolOptions(backend=backend, **options))
+        super().__init__(makers, PoolOptions.from_keywords(backend=backend, **options))
         # the only worker, if it steps in this thread: the list of the backend, in which a restart replaces it
         self._inline_workers: list[Worker] = []
         has_one_without_limit = self.num_workers == 1 and self.step_timeout is None and self._fault_policy is None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from ..registries import check_name
 from ..validation import check_choice, check_seconds, parse_count
 from .backends.registry import BackendName, backend_entry
 from .backends.worker_options import WorkerOptions
@@ -69,6 +70,19 @@ class PoolOptions(WorkerOptions):
         check_choice("check_nan", self.check_nan, (True, False))
         parse_count("restarts_per_hour", self.restarts_per_hour)
         backend_entry(self.backend)
+
+    @classmethod
+    def from_keywords(cls, **options: Any) -> PoolOptions:
+        """Returns the options with these values.
+
+        Raises:
+            TypeError: there is no option of a name.
+            ValueError: an option has no valid value.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            check_name("an option of workers", name, names, TypeError)
+        return cls(**options)
 
     @property
     def worker_options(self) -> WorkerOptions:

@@ -716,7 +716,8 @@ class EnvBase(Stateful, EnvSpecs):
 
     def _apply_seed(self, seed: int | None, static_seed: bool) -> int | None:
         """Seeds the environment for its next reset, and returns what `set_seed` returns."""
-        self._set_seed(validate_seed(seed))
+        seed = validate_seed(seed)
+        self._set_seed(seed)
         return seed if static_seed or seed is None else next_seed(seed)
 
     # -- checks

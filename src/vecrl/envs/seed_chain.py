@@ -39,5 +39,5 @@ def validate_seed(seed: object) -> Any:
     """
     check_seed(seed)
     if seed is None or isinstance(seed, int | np.integer):
-        return seed
+        return None if seed is None else int(seed)
     raise TypeError(f"Expected an int or None as seed, got {seed!r}. A batch derives the seeds of its rows from one.")

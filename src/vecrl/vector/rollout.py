@@ -255,7 +255,7 @@ class RolloutWorkers:
         ]
         self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
         self._needs_reset = False  # whether the last call did not complete
-        self._workers = RemoteWorkerGroup(makers, PoolOptions(backend=backend, **pool_options), _ADVICE)
+        self._workers = RemoteWorkerGroup(makers, PoolOptions.from_keywords(backend=backend, **pool_options), _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:

@@ -82,6 +82,8 @@ def rollout(
         SpaceError: if the first step, or `actions`, have another shape, dtype or device than the specs.
     """
     _check(env, max_steps, policy, callback, actions, tensordict, auto_reset)
+    if out is not None and not isinstance(out, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected out to be a TensorDict to write the result into, or None, got {out!r:.80}.")
     stop_rule = _StopRule(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()

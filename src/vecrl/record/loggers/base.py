@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ...validation import parse_optional_count
+from ...validation import check_text, parse_optional_count
 from ..video import VideoWriter, check_fps, frames_of
 
 _MOST_BINS, _LONGEST_NAME = 2**16, 200  # the file system takes names of 255 bytes, which have a step and a suffix too
@@ -45,6 +45,7 @@ class Logger(ABC):
     video_suffix = ".mp4"
 
     def __init__(self, exp_name: str, log_dir: str | Path):
+        check_text("exp_name", exp_name)
         check_fps(self.video_fps)
         self.exp_name, self.log_dir = exp_name, str(log_dir)
         self._counts: Counter[str] = Counter()
