@@ -1,12 +1,12 @@
 """vecrl: any simulator behind batches of tensors.
 
-A subpackage is imported when it is first used, as in `vecrl.vector.make_vector_env(...)`. `import vecrl` loads only
+`vecrl.make(name, num_envs)` is `vecrl.vector.make`. A subpackage is imported when it is first used, as in
+`vecrl.vector.make_vector_env(...)`. `import vecrl` loads only
 `vecrl.interop`, which registers vecrl's classes with another library when a program has imported both.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import interop
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         vector,
         venv,
     )
+    from .vector.make import make
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "envs",
     "errors",
     "interop",
+    "make",
     "policy",
     "record",
     "running_stats",
@@ -54,9 +56,11 @@ __all__ = [
 _LAZY = (*__all__, "cli")
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "make":
+        return import_module(".vector", __name__).make
     return import_module(f".{name}", __name__)
 
 

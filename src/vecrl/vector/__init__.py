@@ -14,6 +14,7 @@ from ..simulators.availability import available
 from ..simulators.registry import Entry, find_entry, known_prefixes, register, unregister
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
+from .make import make
 from .rollout import Rollout, RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
@@ -45,6 +46,7 @@ __all__ = [
     "find_entry",
     "info_of",
     "known_prefixes",
+    "make",
     "make_brax_env",
     "make_gym_env",
     "make_native_env",
