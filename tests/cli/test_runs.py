@@ -136,6 +136,30 @@ def test_broken_runs_are_named_and_the_others_listed(vecrl, folder, tmp_path):
     assert (tmp_path / "runs" / "runs.png").exists()
 
 
+def test_the_picture_is_not_written_through_a_link(vecrl, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    (tmp_path / "mine.png").write_bytes(b"mine")
+    (tmp_path / "runs" / "runs.png").unlink(missing_ok=True)
+    (tmp_path / "runs" / "runs.png").symlink_to(tmp_path / "mine.png")
+    answer = vecrl("runs", tmp_path / "runs")
+    assert answer.code == 1
+    assert "got runs.png. Remove it" in answer.out
+    assert (tmp_path / "mine.png").read_bytes() == b"mine"
+
+
+def test_the_picture_has_a_part_for_each_of_the_first_environments(vecrl, folder, tmp_path, monkeypatch):
+    config = folder / "CartPole-v1-1" / "config.yaml"
+    for env in ("A", "B", "C"):
+        shutil.copytree(folder / "CartPole-v1-1", tmp_path / env)
+        text = config.read_text().replace("env: CartPole-v1", f"env: {env}-v0")
+        (tmp_path / env / "config.yaml").write_text(text)
+    assert vecrl("runs", tmp_path).code == 0
+    height = imread(tmp_path / "runs.png").shape[0]
+    monkeypatch.setattr("vecrl.cli.runs.MOST_DRAWN", 1)
+    assert vecrl("runs", tmp_path).code == 0
+    assert imread(tmp_path / "runs.png").shape[0] * 3 == height
+
+
 def test_a_folder_without_runs_is_an_error(vecrl, tmp_path):
     answer = vecrl("runs", tmp_path)
     assert answer.code == 1

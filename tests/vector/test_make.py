@@ -20,7 +20,7 @@ def test_results_are_arrays_in_every_mode(name, mode):
     with vecrl.make(name, num_envs=3, autoreset_mode=mode) as envs:
         assert isinstance(envs, gymnasium.vector.VectorEnv)
         assert envs.metadata["autoreset_mode"].value.lower() == mode.replace("_", "")
-        obs, info = envs.reset(seed=1)
+        obs, _ = envs.reset(seed=1)
         assert is_array(obs)
         assert obs.shape == (3, 4)
         obs, *results, _ = envs.step(envs.action_space.sample())

@@ -17,6 +17,9 @@ from .options import Options
 from .run_folder import RunFolder, checked_env_args
 
 
+MOST_DRAWN = 20  # environments in the picture, which has a part for each
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is known about a run.
@@ -71,8 +74,12 @@ def show_runs(folder: Path, plot: Path | None, as_json: bool = False) -> None:
     summaries = [run.summary() for run in runs]
     titles = "run", "environment", "algorithm", "seed", "generations", "steps", "seconds", "best test", "solved"
     print_columns([titles, *map(_cells, summaries)])
-    plot = folder / "runs.png" if plot is None else plot
-    draw_runs({run.name: (run.options.env, run.rows) for run in runs}, plot)
+    if plot is None:
+        plot = folder / "runs.png"
+        if plot.is_symlink():  # in a folder from other people it could lead to any file
+            raise ValueError(f"Expected no link in {folder}, got runs.png. Remove it, or give another file as --plot.")
+    drawn = sorted({run.options.env for run in runs})[:MOST_DRAWN]
+    draw_runs({run.name: (run.options.env, run.rows) for run in runs if run.options.env in drawn}, plot)
     console.print(f"plot: {plot}", soft_wrap=True, markup=False)
     if as_json:
         print_json({"runs": summaries, "plot": str(plot)})
