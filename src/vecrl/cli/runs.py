@@ -16,7 +16,6 @@ from .media import draw_runs
 from .options import Options
 from .run_folder import RunFolder, checked_env_args
 
-
 MOST_DRAWN = 20  # environments in the picture, which has a part for each
 
 
