@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fixtures.faulty_envs import FaultyEnv, GatedEnv, env_fns_with_fault, raises
+from tests.fixtures.faulty_envs import FaultyEnv, GatedEnv, SlowToClose, env_fns_with_fault, raises
 from tests.fixtures.pools import arrived, make_pool
 from tests.fixtures.processes import wait_until
 
-from vecrl.engine.pool_closer import GRACE
 from vecrl.envs import GymWrapper, ParallelEnv
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
@@ -278,18 +277,6 @@ def test_environments_that_have_replied_are_closed_normally(backend: str) -> Non
     assert wait_until(lambda: arrived(pool, 1))
     with pytest.raises(WorkerError, match=r"environment 1 .*ArithmeticError: went wrong on purpose"):
         pool.close()
-
-
-class SlowToClose(FaultyEnv):
-    """An environment that takes longer to close than a caller waits for a call of another thread."""
-
-    def __init__(self, env_id: int, folder: Path):
-        super().__init__(env_id)
-        self.folder = folder
-
-    def close(self) -> None:
-        time.sleep(GRACE + 0.5)
-        (self.folder / f"closed {self.env_id}").touch()
 
 
 @pytest.mark.parametrize("backend", ANYWHERE)

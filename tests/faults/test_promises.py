@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.fixtures.faulty_envs import FaultyEnv, env_fns_with_fault, exits, raises, returns_value, sleeps
+from tests.fixtures.faulty_envs import (
+    FaultyEnv,
+    OnceFaultyEnv,
+    env_fns_with_fault,
+    exits,
+    raises,
+    returns_value,
+    sleeps,
+)
 
 from vecrl import errors
 from vecrl.envs import GymWrapper, ParallelEnv
@@ -223,15 +231,6 @@ def _recoveries() -> list[Any]:
 
 def test_every_failure_is_checked() -> None:
     assert [*FAILURES, "afterwards"] == list(RECOVERY)
-
-
-class OnceFaultyEnv(FaultyEnv):
-    """Commits its fault in the first life only."""
-
-    def __init__(self, env_id: int, folder: Path, fault: Any):
-        marker = folder / f"lived-{env_id}"
-        super().__init__(env_id, "step", None if env_id != 1 or marker.exists() else fault)
-        marker.touch()
 
 
 @pytest.mark.parametrize("mode", ["raise", "restart", "mask"])
