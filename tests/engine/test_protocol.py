@@ -14,7 +14,7 @@ from tests.fixtures.interrupts import Interrupt
 
 from vecrl.engine.backends import protocol
 from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
-from vecrl.engine.backends.worker_connection import ForkserverClient, WorkerConnection
+from vecrl.engine.backends.worker_connection import Descriptors, ForkserverClient, WorkerConnection
 from vecrl.engine.infos import InfoBatch, Infos
 from vecrl.engine.worker import Command, Op, WorkerReply, describe_failure
 
@@ -73,7 +73,7 @@ def test_replies_round_trip(chunk: int) -> None:
     encoder = ReplyCodec()
     data = b"".join(encoder.encode(seq, report) for seq, report in enumerate(sent))
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
-    link = WorkerConnection(0, (4, 5), ForkserverClient.for_threads(1), fds[1], fds[2], fds[4])
+    link = WorkerConnection(0, (4, 5), ForkserverClient.for_threads(1), Descriptors([fds[1], fds[2], fds[4]]))
     received: list[Any] = []
     for start in range(0, len(data), chunk):
         os.write(fds[3], data[start : start + chunk])
@@ -85,8 +85,9 @@ def test_replies_round_trip(chunk: int) -> None:
         if report is not None and original is not None:
             assert list(report.infos.items()) == list(original.infos.items())
             assert report.result == original.result
-    for fd in fds:
-        os.close(fd)
+    link.close()
+    for index in (0, 3, 5):
+        os.close(fds[index])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,8 @@ def _link() -> tuple[WorkerConnection, int, int]:
     """Returns a link and the worker's ends of its pipes: the one for commands and the one for replies."""
     (expected, commands), (answers, actual), (status, other) = os.pipe(), os.pipe(), os.pipe()
     os.close(other)
-    return WorkerConnection(0, (0,), ForkserverClient.for_threads(1), commands, answers, status), expected, actual
+    ends = Descriptors([commands, answers, status])
+    return WorkerConnection(0, (0,), ForkserverClient.for_threads(1), ends), expected, actual
 
 
 def test_ctrl_c_loses_no_part_of_a_long_reply() -> None:

@@ -85,7 +85,7 @@ class ProcessBackend:
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """Starts a worker process, which waits for `Op.CONSTRUCT`."""
         server = ForkserverClient.for_threads(self._threads)
-        return WorkerConnection(index, ids, server, *server.start(self._request, self._memory), self._spin)
+        return WorkerConnection(index, ids, server, server.start(self._request, self._memory), self._spin)
 
     def _watch_new(self, connection: WorkerConnection) -> None:
         self._await_server(connection)
@@ -131,6 +131,7 @@ class ProcessBackend:
         self._watch_new(self._connections[worker])
         for fd, connection in list(self._by_fd.items()):
             if self._connections[connection.index] is not connection:
+                self._unwatch(fd)
                 del self._by_fd[fd]
         previous.close()
         construct_payload = self._construct_commands[worker].extra
@@ -197,8 +198,9 @@ class ProcessBackend:
         exited: list[WorkerConnection] = []
         for fd, _ in ready:
             connection = self._by_fd.get(fd)
-            if connection is None:  # a signal handler has closed the pool meanwhile
-                return False
+            if connection is None:  # of a worker that was lost in Ctrl-C, or closed by a signal handler meanwhile
+                self._unwatch(fd)
+                continue
             if fd == connection.status_fd:
                 exited.append(connection)
             elif fd == connection.commands_fd:
@@ -221,6 +223,10 @@ class ProcessBackend:
             self._resume_at += RESUME_AFTER_MS / 1000
         return ready
 
+    def _unwatch(self, fd: int) -> None:
+        with contextlib.suppress(KeyError, ValueError):  # it is not watched, or closed
+            self._poll.unregister(fd)
+
     def _await_server(self, connection: WorkerConnection) -> None:
         self._awaiting.add(connection)
         self._resume_at = time.monotonic() + RESUME_AFTER_MS / 1000
@@ -242,8 +248,7 @@ class ProcessBackend:
         while connection.read(replies) and connection.is_readable(connection.replies_fd):  # its last replies
             pass
         for fd in (connection.status_fd, connection.replies_fd, connection.commands_fd):
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(fd)
+            self._unwatch(fd)
         replies.append(self._crash(connection))
 
     def _crash(self, connection: WorkerConnection) -> Reply:

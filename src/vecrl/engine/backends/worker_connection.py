@@ -2,7 +2,8 @@
 
 Commands and replies are byte streams, so no byte may be lost or sent twice on Ctrl-C. Python can raise
 KeyboardInterrupt between a system call and the statement that stores its result, but not within `map`. Therefore long
-commands and replies are written and read through `map`.
+commands and replies are written and read through `map`, and descriptors are opened and closed through it: they always
+have exactly one owner, which closes them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,45 @@ import sys
 import threading
 import weakref
 from collections import deque
-from itertools import starmap
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain, starmap
+from operator import countOf
 from typing import Any
 
 from ..worker import Op, WorkerReply
 from . import forkserver
 from .base import Reply
 from .protocol import REPLY, ReplyCodec, Spin, unreadable_reply
+
+
+class Descriptors:
+    """Descriptors with one owner, which are closed when it is deleted.
+
+    Python discards a KeyboardInterrupt that comes within `__del__`, and what follows there is not done. So a weak
+    reference closes them, by a call in which no code of Python runs.
+
+    Attributes:
+        fds: those that are open.
+    """
+
+    _references: set[weakref.ref[Descriptors]] = set()
+
+    def __init__(self, fds: Iterable[int] = ()):
+        self.fds = [*fds]
+        close_all = partial(countOf, map(os.close, self.fds))  # which ignores its argument, the reference
+        lost = [reference for reference in self._references if reference() is None]
+        self._references.difference_update(lost)
+        self._references.add(weakref.ref(self, close_all))
+
+    def close_at(self, *positions: int) -> None:
+        """Closes and removes the descriptors at these positions, in descending order."""
+        deque(map(os.close, map(self.fds.pop, positions)), 0)  # in one call, so that Ctrl-C cannot come in between
+
+    def close(self) -> None:
+        """Closes all."""
+        with contextlib.suppress(OSError):
+            self.close_at(*range(len(self.fds) - 1, -1, -1))
 
 
 class ForkserverClient:
@@ -71,7 +104,7 @@ class ForkserverClient:
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGCONT)
 
-    def start(self, request: dict[str, Any], shared: int) -> tuple[int, int, int]:
+    def start(self, request: dict[str, Any], shared: int) -> Descriptors:
         """Starts a worker.
 
         Args:
@@ -82,22 +115,14 @@ class ForkserverClient:
             The caller's descriptors: to write commands to, to read replies from, and to read the worker's process id
             and exit status from.
         """
-        own_index = 1, 0, 0  # of the ends of the pipes for commands, replies and the status
-        pipes: list[tuple[int, int]] = []
-        try:
-            pipes.extend(starmap(os.pipe, [()] * 3))
-            commands, replies, status = (ends[1 - index] for ends, index in zip(pipes, own_index, strict=True))
-            with self._lock:
-                self.wait_for(self.control.fileno(), select.POLLOUT)
-                forkserver.send_message(self.control, ("worker", request), [commands, replies, shared, status])
-        except BaseException:
-            for ends, index in zip(pipes, own_index, strict=False):
-                os.close(ends[index])
-            raise
-        finally:
-            for ends, index in zip(pipes, own_index, strict=False):
-                os.close(ends[1 - index])
-        return pipes[0][1], pipes[1][0], pipes[2][0]
+        ends = Descriptors()  # of each pipe, the end to read from and the one to write to
+        ends.fds.extend(chain.from_iterable(starmap(os.pipe, [()] * 3)))
+        with self._lock:
+            self.wait_for(self.control.fileno(), select.POLLOUT)
+            sent = [ends.fds[0], ends.fds[3], shared, ends.fds[5]]
+            forkserver.send_message(self.control, ("worker", request), sent)
+        ends.close_at(5, 3, 0)  # those of the worker
+        return ends
 
     def end_with_caller(self, pid: int) -> None:
         """Lets the fork server kill a process when the caller ends, however it ends."""
@@ -155,7 +180,8 @@ class WorkerConnection:
     """The caller's descriptors of one worker process.
 
     Args:
-        index, ids, server, commands, replies, status: see the attributes.
+        index, ids, server: see the attributes.
+        ends: the descriptors for commands, replies and the status; they belong to the connection from then on.
         spin: polls for a reply before the caller sleeps.
 
     Attributes:
@@ -175,11 +201,11 @@ class WorkerConnection:
         index: int,
         ids: tuple[int, ...],
         server: ForkserverClient,
-        commands: int,
-        replies: int,
-        status: int,
+        ends: Descriptors,
         spin: Spin | None = None,
     ):
+        self._ends = ends
+        commands, replies, status = ends.fds
         self.index = index
         self.ids = ids
         self.server = server
@@ -187,6 +213,7 @@ class WorkerConnection:
         self.replies_fd = replies
         self.status_fd = status
         self.pid = 0
+        self._pid_data: list[bytes] = []  # what was read of it
         self.exited = ""
         self.steps = 0
         self._spin = spin or Spin(0.0)
@@ -307,8 +334,10 @@ class WorkerConnection:
         """Waits for the fork server to send the process id. Sets it to -1 if the fork server has ended before."""
         if self.pid:
             return
-        self.server.wait_for(self.status_fd)
-        data = os.read(self.status_fd, forkserver.NUMBER.size)
+        if not self._pid_data:
+            self.server.wait_for(self.status_fd)
+            self._pid_data.extend(map(os.read, (self.status_fd,), (forkserver.NUMBER.size,)))
+        data = self._pid_data[0]
         self.pid = forkserver.NUMBER.unpack(data)[0] if data else -1
 
     def kill(self, signal_number: int) -> None:
@@ -319,12 +348,5 @@ class WorkerConnection:
 
     def close(self) -> None:
         """Closes all descriptors, with which the worker ends. A second call does nothing."""
-        for name in ("commands_fd", "replies_fd", "status_fd"):
-            fd = getattr(self, name)
-            setattr(self, name, -1)
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-
-    def __del__(self):
-        self.close()
+        self.commands_fd = self.replies_fd = self.status_fd = -1
+        self._ends.close()
