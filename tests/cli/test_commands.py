@@ -269,7 +269,7 @@ def test_check_prints_json(vecrl, odd):
     found = json.loads(answer.stdout)
     assert (found["env"], found["passed"]) == ("Odd/Rewardless-v0", True)
     checks = {check["check_name"]: check for check in found["checks"]}
-    assert checks["2 episodes"]["warning"].startswith("Rewards were always 0.")
+    assert checks["2 episodes"]["warnings"] == ["Rewards were always 0. Are they so rare?"]
     answer = vecrl("check", "Odd/WrongDtype-v0", "--json")
     assert answer.code == 1
     assert json.loads(answer.stdout)["passed"] is False
@@ -351,7 +351,7 @@ def test_the_window_shows_the_first_episode(vecrl, monkeypatch):
         ),
         (["native::CartPole-v1", "--workers", 2], "for 'native::CartPole-v1', which steps as one batch"),
         (["CartPole-v1", "--device", "cpu"], "Expected no --device for 'CartPole-v1', which is made of Python"),
-        (["CartPole-v1", "--video-envs", 2], "Expected --video with --video-envs, got neither"),
+        (["CartPole-v1", "--video-envs", 2], "Expected --video with --video-envs, got --video-envs alone"),
         (["CartPole-v1", "--video-steps", 2], "Expected --video or --human with --video-steps"),
         (["CartPole-v1", "--out", "runs"], "Expected --logger with --out"),
         (["native::CartPole-v1", "--human"], "Expected an environment that opens windows, got 'native::CartPole-v1'"),

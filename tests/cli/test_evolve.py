@@ -162,7 +162,7 @@ def test_stops_at_the_target_return(vecrl, tmp_path):
     options = ["--stop-at", 30, "--generations", 60, "--no-video", "--popsize", 32, "--out", tmp_path]
     answer = vecrl("evolve", "native::CartPole-v1", *options, "--seed", 1, "--test-episodes", 20)
     assert answer.code == 0
-    assert "Solved: mean return" in answer.out
+    assert "Solved by best.pt: mean return" in answer.out
     assert len(rows(tmp_path / "native-CartPole-v1-1")) < 60
     assert SavedPolicy.load(tmp_path / "native-CartPole-v1-1" / "best.pt").mean_return >= 30
 
@@ -381,7 +381,7 @@ def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
         (in_config("popsize: 6", "popsize: 99999999999"), "popsize of 2147483647 or less"),
         (in_config("popsize: 6", "popsise: 6"), "lacks popsize"),
         (in_config("popsize: 6", "popsize: 6\nspeed: 1"), "should not have speed"),
-        (in_config("popsize: 6", "popsize: [6"), "to be YAML as the run wrote it"),
+        (in_config("popsize: 6", "popsize: [6"), "to be YAML with options"),
         (in_config("video: false", "video: 0"), "video to be true or false, got 0"),
         (in_config("alive_bonus: null", "alive_bonus: [1, 2]"), "3 finite numbers"),
         (lambda folder: (folder / "metrics.csv").write_text("a,b\n1,2\n"), "Expected line 1 of"),

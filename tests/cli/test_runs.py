@@ -1,6 +1,7 @@
 """What is done with runs: several seeds, files of options, tables of runs, playing and exporting their policies."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -33,7 +34,7 @@ def test_seeds_are_runs_of_their_own_with_one_picture(vecrl, tmp_path):
     answer = vecrl(*once, "--seeds", 3, "--seed", 7)
     assert answer.code == 0, answer.out
     parent = tmp_path / "native-CartPole-v1-seeds-1"
-    assert f"3 of 3 seeds: {parent}" in answer.out
+    assert f"3 of 3 seeds are complete: {parent}" in answer.out
     assert imread(parent / "learning-curves.png").std() > 0.01
     runs = sorted(parent.glob("*/config.yaml"))
     assert [yaml.safe_load(file.read_text())["seed"] for file in runs] == [7, 8, 9]
@@ -55,7 +56,8 @@ def test_an_interrupt_ends_all_seeds(vecrl, tmp_path, monkeypatch):
     monkeypatch.setattr(Evolution, "advance", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     answer = vecrl("evolve", "CartPole-v1", *SMALL, "--seeds", 3, "--out", tmp_path)
     assert answer.code == 130
-    assert "1 of 3 seeds" in answer.out
+    assert "0 of 3 seeds are complete" in answer.out
+    assert re.search(r"The other seeds: the same command with --seed \d+ --seeds 2\n", answer.out)
 
 
 def test_options_from_a_file_are_defaults(vecrl, tmp_path):
@@ -168,7 +170,7 @@ def test_a_folder_without_runs_is_an_error(vecrl, tmp_path):
 
 def test_the_best_policy_of_a_run_is_played(vecrl, folder, tmp_path, monkeypatch):
     run, video = folder / "CartPole-v1-1", tmp_path / "v.gif"
-    answer = vecrl("play", run, "--seed", 3, "--video", video, "--video-envs", 2, "--steps", 5)
+    answer = vecrl("play", run, "--seed", 3, "--video", video, "--video-envs", 2, "--video-steps", 5)
     assert answer.code == 0, answer.out
     assert "saved policy: 1 episodes" in answer.out
     assert frames_of(video)[0].shape[0] == 3  # after 0, 2 and 4 steps

@@ -82,7 +82,7 @@ def test_best_policy_of_earlier_generations_is_kept(noisy):
 def test_reported_result_uses_episodes_not_used_for_selection(noisy):
     answer, folder = noisy("--generations", 4, "--test-every", 2)
     found = re.search(
-        r"Best: mean return (\S+) over 5 fresh episodes \((\S+) in the test after generation (\d)", answer.out
+        r"best\.pt: mean return (\S+) over 5 fresh episodes \((\S+) in the test after generation (\d)", answer.out
     )
     best = SavedPolicy.load(folder / "best.pt")
     assert float(found[2]) == pytest.approx(best.mean_return, rel=1e-4)
@@ -97,9 +97,8 @@ def test_interrupted_runs_report_the_best_test(noisy, vecrl, monkeypatch):
         answer, folder = noisy("--generations", 6, "--test-every", 2)
     assert answer.code == 130
     best = SavedPolicy.load(folder / "best.pt")
-    assert (
-        f"Best: mean return {best.mean_return:.5g} in the test after generation 2 (5 episodes), after 3" in answer.out
-    )
+    text = f"best.pt: mean return {best.mean_return:.5g} in the test after generation 2 (5 episodes), after 3"
+    assert text in answer.out
     assert rows(folder) == rows(complete)[:3]
     assert vecrl("evolve", "--resume", folder).code == 0
     assert rows(folder) == rows(complete)

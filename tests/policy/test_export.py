@@ -46,6 +46,7 @@ def test_loaded_policies_compute_what_the_saved_module_does(network, tmp_path):
         expected = episode_of(saved.module(), observations)
         torch.testing.assert_close(torch.stack([policy(obs) for obs in observations]), expected)
     assert torch.equal(policy.parameters, saved.parameters)
+    assert torch.equal(Policy.load(tmp_path).parameters, saved.parameters)
 
 
 def test_loading_refuses_what_is_no_policy(tmp_path):

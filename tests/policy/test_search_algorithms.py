@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vecrl.errors import PendingError
-from vecrl.policy import ALGORITHMS, CEM, CMAES, PGPE, SNES
+from vecrl.policy import ALGORITHMS, CEM, CMAES, PGPE, SNES, PopulationSearch
 from vecrl.policy.search import by_rank
 
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
@@ -81,6 +81,23 @@ def test_states_that_do_not_fit_raise_and_change_nothing(algorithm):
     search.ask()
     with pytest.raises(PendingError):
         search.state_dict()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_states_of_another_algorithm_raise(name):
+    for other, algorithm in ALGORITHMS.items():
+        if other != name:
+            search = ALGORITHMS[name](torch.zeros(3), 6)
+            with pytest.raises(ValueError, match=f"Expected a state of {type(search).__name__}, got one of"):
+                search.load_state_dict(algorithm(torch.zeros(3), 6).state_dict())
+
+
+def test_states_without_a_name_are_of_the_default():
+    state = PopulationSearch(torch.zeros(3), 6, seed=1).state_dict()
+    del state["algorithm"]
+    PopulationSearch(torch.zeros(3), 6).load_state_dict(state)
+    with pytest.raises(ValueError, match="got one of 'PopulationSearch'"):
+        SNES(torch.zeros(3), 6).load_state_dict(state)
 
 
 @EVERY

@@ -38,6 +38,7 @@ WRONG: dict[str, list[Any]] = {
     **dict.fromkeys(("obs_norm", "compile", "video"), FLAGS),
     "device": [1, True, [], {}, "", "../../x", "mine", "cpu:-1", "cuda:99999999999"],
     "logger": [1, True, [], {}, "../../x", "mine"],
+    "algorithm": [1, True, [], {}, "", "../../x", "mine", "os"],
     "env_args": [None, 1, "text", [], {1: 2}, {"path": "../../x"}, {"g": "../../x"}, {"a": {"b": ["mine:Evil"]}}],
 }
 HUGE_NUMBERS: list[tuple[str, Any]] = [

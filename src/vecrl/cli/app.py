@@ -215,7 +215,8 @@ def rollout(
     for option, others in needs.items():
         if option in given and given.isdisjoint(others):
             flags = " or ".join(f"--{other}" for other in others)
-            raise ValueError(f"Expected {flags} with --{option.replace('_', '-')}, got neither. Add one, or omit it.")
+            flag = option.replace("_", "-")
+            raise ValueError(f"Expected {flags} with --{flag}, got --{flag} alone. Add what it is for, or omit it.")
     arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": env_kwargs}
     command = RolloutCommand(name, policy, episodes, envs, max_steps, seed, threads, arguments)
     film = {"video": video, "video_envs": video_envs, "video_steps": video_steps, "human": human}
@@ -401,7 +402,7 @@ def play(
         typer.Option(help="Record in this mp4, mkv, mov or gif file. Default: a window."),
     ] = None,
     video_envs: Annotated[int, typer.Option(min=1, max=64, help="Episodes in the video, side by side.")] = 1,
-    steps: Annotated[
+    video_steps: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=1, max=MAX_COUNT, help="Steps in the video or window. Default: whole episodes."),
     ] = None,
@@ -417,10 +418,10 @@ def play(
 
     import_modules(imports)
     if "video_envs" in _given(context) and video is None:
-        raise ValueError("Expected --video with --video-envs, got none. Add one, or omit it.")
+        raise ValueError("Expected --video with --video-envs, got --video-envs alone. Add it, or omit both.")
     name, env_kwargs, max_steps = env_of(run, env, _env_kwargs(env_arg, python))
     command = RolloutCommand(name, policy_of(run), episodes, 8, max_steps, seed, 1, {"env_kwargs": env_kwargs})
-    film = {"video": video, "video_envs": video_envs, "video_steps": steps, "human": video is None}
+    film = {"video": video, "video_envs": video_envs, "video_steps": video_steps, "human": video is None}
     with command.open_log(None, Path()) as log:
         command.show(log, **film)
 

@@ -38,14 +38,14 @@ WORKER, RENDERING = "same in a worker process", "rendering"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; `ok` is None if the check could not run. A warning is about what is seldom intended."""
+    """The result of one check; `ok` is None if the check could not run. Warnings are about what is seldom intended."""
 
     check_name: str
     ok: bool | None
     expected: str
     actual: str
     advice: str = ""
-    warning: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class CheckFailed(Exception):
@@ -91,7 +91,7 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
         self.warnings.clear()
         try:
             expected, actual = CHECKS[check_name](self)
-            return Finding(check_name, True, expected, actual, warning=" ".join(self.warnings))
+            return Finding(check_name, True, expected, actual, warnings=tuple(self.warnings))
         except CheckFailed as failure:
             expected, actual, advice = failure.args
             return Finding(check_name, False, expected, actual, advice)
@@ -414,15 +414,15 @@ def check_env(
     for finding in _findings(env, kwargs, seed, render, timeout):
         findings.append(finding)
         text = finding.actual if finding.ok is not False else "see below"
-        symbol = "[yellow]! [/]" if finding.warning else symbols[finding.ok]
+        symbol = "[yellow]! [/]" if finding.warnings else symbols[finding.ok]
         console.print(f"  {symbol}  {finding.check_name:<{width}}  {escape(text)}", soft_wrap=True)
     mismatches = [finding for finding in findings if finding.ok is False]
     for finding in mismatches:
-        text = f"Expected {finding.expected}, got {finding.actual}." + (f" {finding.advice}" if finding.advice else "")
+        text = f"Expected {finding.expected}, got {finding.actual.removesuffix('.')}. {finding.advice}".rstrip()
         console.print(f"[red]{finding.check_name}[/]: {escape(text)}", soft_wrap=True)
     for finding in findings:
-        if finding.warning:
-            console.print(f"[yellow]{finding.check_name}[/]: {escape(finding.warning)}", soft_wrap=True)
+        for warning in finding.warnings:
+            console.print(f"[yellow]{finding.check_name}[/]: {escape(warning)}", soft_wrap=True)
     if findings and findings[0].ok is False and (hint := name_hint(env)):
         console.print(escape(hint), soft_wrap=True)
     console.print("[green]All checks passed.[/]" if not mismatches else f"[red]Mismatches: {len(mismatches)}.[/]")

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ..simulators.availability import Availability, available, overview
 from ..simulators.registry import BARE, SEPARATOR, find_entry
-from .console import console, error_console, print_columns, print_json
+from .console import console, error_console, first_line, print_columns, print_json
 
 WRONG_USAGE = 2  # exit code
 EXTRA_COMMAND = 'pip install "vecrl['
@@ -109,7 +109,11 @@ def _print_missing(missing: Sequence[Availability]) -> None:
         console.print(
             f"  [yellow]{command}[/]  an extra has the name of the prefix, or the one in parentheses", soft_wrap=True
         )
-    if others := [one.prefix for one in missing if one.install is None]:
+    broken = [one for one in missing if str(one.missing).startswith("Expected the entry point")]
+    for one in broken:
+        reason = first_line(ImportError(one.missing), " …")
+        console.print(f"{one.prefix + SEPARATOR}  [red]error[/] {escape(reason)}", soft_wrap=True)
+    if others := [one.prefix for one in missing if one.install is None and one not in broken]:
         console.print(
             f"Without an extra: {', '.join(others)}. [bold]--prefix NAME[/] says what is missing.", soft_wrap=True
         )

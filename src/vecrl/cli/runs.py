@@ -65,6 +65,8 @@ def show_runs(folder: Path, plot: Path | None, as_json: bool = False) -> None:
     Raises:
         ValueError: there is no run.
     """
+    if not folder.is_dir():
+        raise ValueError(f"Expected a folder with runs, got {str(folder)!r}, which is none. Give the --out of a run.")
     runs, broken = _read_runs(folder)
     for path, reason in broken.items():
         console.print(f"[yellow]{escape(path)}[/]: {escape(reason)}", soft_wrap=True)

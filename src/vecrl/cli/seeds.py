@@ -28,18 +28,21 @@ def evolve_seeds(options: Options, count: int, parent: Path) -> int:
     """
     first = random_seed() if options.seed is None else options.seed
     folder: Path | None = None
-    finished: list[RunFolder] = []
-    code = 0
+    runs: list[RunFolder] = []
+    complete, code = 0, 0
     for seed in range(first, first + count):
         if folder is None:
             Evolution.check(replace(options, seed=seed))  # so that wrong options leave no folder
             folder = RunFolder.new(parent, f"{options.env}-seeds").path
         run = Evolution.start(replace(options, seed=seed), folder)
         code = run.show()
-        finished.append(run.folder)
-        draw_seeds([one.rows() for one in finished], folder / CURVES, options.env, options.stop_at)
+        runs.append(run.folder)
+        draw_seeds([one.rows() for one in runs], folder / CURVES, options.env, options.stop_at)
         if code:
             break
-    console.print(f"{len(finished)} of {count} seeds: {folder}", soft_wrap=True, markup=False)
+        complete += 1
+    console.print(f"{complete} of {count} seeds are complete: {folder}", soft_wrap=True, markup=False)
     console.print(f"  curves   {folder and folder / CURVES}", soft_wrap=True, markup=False)
+    if (missing := count - len(runs)) > 0:
+        console.print(f"The other seeds: the same command with --seed {first + len(runs)} --seeds {missing}")
     return code

@@ -57,7 +57,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
-        """Returns the policy in a file that `vecrl evolve` wrote, such as RUN/best.pt, with its parameters.
+        """Returns the best policy of a run of `vecrl evolve`, with its parameters, from its folder or its best.pt.
 
         It takes flat observations `[obs_length]` or `[n, obs_length]`, and normalizes them as the search did. No code
         in the file is run.
@@ -66,7 +66,7 @@ class Policy:
             ValueError: the file is damaged, or contains no policy.
             OSError: the file cannot be opened.
         """
-        saved = SavedPolicy.load(path)
+        saved = SavedPolicy.load(os.path.join(path, "best.pt") if os.path.isdir(path) else path)
         policy = cls(saved.module())
         policy.set_parameters(saved.parameters)
         return policy

@@ -107,7 +107,9 @@ class Search(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the complete state, as tensors and numbers that `torch.load(weights_only=True)` can read.
+        """Returns what later calls depend on besides the arguments of the constructor.
+
+        It has tensors, numbers and texts, which `torch.load(weights_only=True)` can read.
 
         Raises:
             PendingError: a population waits for its fitness.
@@ -119,14 +121,19 @@ class Search(ABC):
             "generator": self._generator.get_state(),
             "generation": self.generation,
             "popsize": self.popsize,
+            "algorithm": type(self).__name__,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `state_dict` of a search of the same class and size returned.
+        """Restores a state that `state_dict` of a search of the same class, with the same arguments, returned.
 
         Raises:
-            ValueError: the population size or the number of parameters differs.
+            ValueError: the class, the population size or the number of parameters differs.
         """
+        own = type(self).__name__
+        if state.get("algorithm", "PopulationSearch") != own:  # of which earlier versions did not save the name
+            found = state.get("algorithm", "PopulationSearch")
+            raise ValueError(f"Expected a state of {own}, got one of {found!r:.80}. Make a search of that class.")
         state_sizes, own_sizes = (len(state["center"]), state["popsize"]), (len(self.center), self.popsize)
         if state_sizes != own_sizes:
             raise ValueError(
@@ -134,12 +141,12 @@ class Search(ABC):
             )
         tensors: dict[str, Tensor] = {}
         for name in self.state_names:
-            own, tensor = getattr(self, name), state[name.strip("_")]
-            if tensor.shape != own.shape:
+            current, tensor = getattr(self, name), state[name.strip("_")]
+            if tensor.shape != current.shape:
                 raise ValueError(
-                    f"Expected {name.strip('_')} of shape {tuple(own.shape)}, got shape {tuple(tensor.shape)}."
+                    f"Expected {name.strip('_')} of shape {tuple(current.shape)}, got shape {tuple(tensor.shape)}."
                 )
-            tensors[name] = tensor.to(own, copy=True)
+            tensors[name] = tensor.to(current, copy=True)
         self._generator.set_state(state["generator"].cpu())
         self.generation = int(state["generation"])
         self._noise = None

@@ -21,8 +21,9 @@ class PGPE(MirroredSearch):
     """Parameter-exploring policy gradients with symmetric sampling (Sehnke et al., 2010), with its learning rates.
 
     The paper updates after each pair of members. Here a generation adds the updates of all its pairs, and changes a
-    standard deviation by at most a fifth, which keeps it positive. Rewards are normalized, as in the paper, by the best
-    return so far; the baseline is the mean of the last generations' means, with the weight 0.1 for the latest.
+    standard deviation by at most a fifth, which keeps it positive. So moves grow with the population: with many
+    hundreds of members, give a smaller `center_rate`. Rewards are normalized, as in the paper, by the best return so
+    far; the baseline is the mean of the last generations' means, with the weight 0.1 for the latest.
 
     Args:
         center, popsize, stdev, seed: see `Search`; `popsize` is even.
@@ -137,10 +138,10 @@ class CEM(Search):
 
 
 class CMAES(Search):
-    """CMA-ES: evolution strategies with covariance matrix adaptation, with the settings of Hansen (2006).
+    """CMA-ES: evolution strategies with covariance matrix adaptation, with the settings of Hansen's tutorial (2016).
 
-    "The CMA evolution strategy: a comparing review". It keeps the covariance of all pairs of parameters, so time and
-    memory grow with the square of their number, and sometimes with its cube.
+    "The CMA evolution strategy: a tutorial", arXiv 1604.00772, without its negative weights. It keeps the covariance of
+    all pairs of parameters, so time and memory grow with the square of their number, and sometimes with its cube.
 
     Raises:
         ValueError: an argument is out of its range, or there are more than 2,000 parameters.
