@@ -20,7 +20,7 @@ from ..errors import PendingError, SpaceError
 class Search(ABC):
     """A search for the parameter vector with the greatest fitness: a Gaussian distribution that moves and changes.
 
-    A subclass draws the noise of a population, makes its members from the noise, and updates the distribution.
+    A subclass updates the distribution, and may draw the noise and make the members from it in another way.
 
     Args:
         center: `[L]`, the initial center, of a float dtype; it is copied. The search runs on its device.
@@ -89,13 +89,13 @@ class Search(ABC):
         options = {"dtype": self.center.dtype, "device": self.center.device}
         return torch.randn(rows, len(self.center), generator=self._generator, **options)
 
-    @abstractmethod
     def _draw(self) -> Tensor:
-        """Returns the noise of the next population."""
+        """Returns the noise of the next population: by default a sample for each member."""
+        return self._normal(self.popsize)
 
-    @abstractmethod
     def _members(self, noise: Tensor) -> Tensor:
-        """Returns the population `[popsize, L]`, a new tensor."""
+        """Returns the population `[popsize, L]`, a new tensor; by default with a deviation for each parameter."""
+        return self.center + self.stdev * noise
 
     @abstractmethod
     def _update(self, noise: Tensor, fitness: Tensor) -> None:

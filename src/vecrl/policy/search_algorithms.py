@@ -91,12 +91,6 @@ class SNES(Search):
         utilities = (math.log(popsize / 2 + 1) - ranks.log()).clamp(min=0)
         self._utilities = utilities / utilities.sum() - 1 / popsize
 
-    def _draw(self) -> Tensor:
-        return self._normal(self.popsize)
-
-    def _members(self, noise: Tensor) -> Tensor:
-        return self.center + self.stdev * noise
-
     def _update(self, noise: Tensor, fitness: Tensor) -> None:
         weights = by_rank(fitness, self._utilities).to(noise)
         self.center = self.center + self.stdev * (weights @ noise)
@@ -122,12 +116,6 @@ class CEM(Search):
         self._initial_stdev = stdev
         elites = min(popsize, max(2, round(0.1 * popsize)))
         self._weights = (torch.arange(popsize) < elites).double() / elites
-
-    def _draw(self) -> Tensor:
-        return self._normal(self.popsize)
-
-    def _members(self, noise: Tensor) -> Tensor:
-        return self.center + self.stdev * noise
 
     def _update(self, noise: Tensor, fitness: Tensor) -> None:
         members, weights = self._members(noise), by_rank(fitness, self._weights).to(noise)
@@ -181,9 +169,6 @@ class CMAES(Search):
         self._covariance, self._basis = torch.eye(n, **double), torch.eye(n, **double)
         self._scales = torch.ones(n, **double)
         self._path, self._sigma_path = torch.zeros(n, **double), torch.zeros(n, **double)
-
-    def _draw(self) -> Tensor:
-        return self._normal(self.popsize)
 
     def _members(self, noise: Tensor) -> Tensor:
         return self.center + (self._sigma * self._steps(noise)).to(self.center)
