@@ -4,19 +4,10 @@ import io
 
 import pytest
 import torch
+from tests.fixtures.searches import run, sphere
 
 from vecrl.errors import PendingError, SpaceError
 from vecrl.policy.population_search import PopulationSearch
-
-
-def sphere(population):
-    return -(population - 2.0).square().sum(1)
-
-
-def run(search, generations, fitness=sphere):
-    for _ in range(generations):
-        search.tell(fitness(search.ask()))
-    return search
 
 
 def test_the_population_is_mirrored_around_the_center():

@@ -7,22 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.fixtures.searches import run, sphere
 
 from vecrl.errors import PendingError
 from vecrl.policy import ALGORITHMS, CEM, CMAES, PGPE, SNES, PopulationSearch
 from vecrl.policy.search import by_rank
 
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-
-
-def sphere(population):
-    return -(population - 2.0).square().sum(1)
-
-
-def run(search, generations, fitness=sphere):
-    for _ in range(generations):
-        search.tell(fitness(search.ask()))
-    return search
 
 
 @EVERY
