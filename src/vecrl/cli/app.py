@@ -419,8 +419,9 @@ def play(
     import_modules(imports)
     if "video_envs" in _given(context) and video is None:
         raise ValueError("Expected --video with --video-envs, got --video-envs alone. Add it, or omit both.")
-    name, env_kwargs, max_steps = env_of(run, env, _env_kwargs(env_arg, python))
-    command = RolloutCommand(name, policy_of(run), episodes, 8, max_steps, seed, 1, {"env_kwargs": env_kwargs})
+    policy = policy_of(run)
+    name, env_kwargs, max_steps = env_of(run, policy, env, _env_kwargs(env_arg, python))
+    command = RolloutCommand(name, policy, episodes, 8, max_steps, seed, 1, {"env_kwargs": env_kwargs})
     film = {"video": video, "video_envs": video_envs, "video_steps": video_steps, "human": video is None}
     with command.open_log(None, Path()) as log:
         command.show(log, **film)

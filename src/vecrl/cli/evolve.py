@@ -107,7 +107,6 @@ class Evolution:
         """
         folder = RunFolder(path)
         config, state = folder.read_config(), folder.read_state()
-        config.pop("vecrl", None)
         unchangeable = set(changes) - CHANGEABLE_OPTIONS - {"env", "env_args"}
         if unchangeable:
             allowed = ", ".join(sorted(CHANGEABLE_OPTIONS))

@@ -72,14 +72,12 @@ def _draw_curve(rows: Sequence[Mapping[str, float]], axes: Axes, target: float |
     axes.plot(steps, best, color="#9ecae1", marker=marker, label="best member")
     axes.plot(steps, [row["center"] for row in rows], color="#d95f0e", marker=marker, label="center of the search")
     axes.plot(steps, mean, color="#08519c", linewidth=2, marker=marker, label="mean of the population")
-    tested = [(row["steps"], row["test"]) for row in rows if not math.isnan(row["test"])]
+    tested = _points(rows, "test")
     if tested:
         style = {"color": "#238b45", "linestyle": "--", "marker": "D", "markersize": 5, "zorder": 3}
         axes.plot(*zip(*tested, strict=True), **style, label="test")
         axes.plot(*max(tested, key=itemgetter(1)), "*", color="#238b45", markersize=14, zorder=4, label="best test")
-    if target is not None:
-        axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
-    _label(axes, "return of an episode")
+    _label(axes, "return of an episode", target)
 
 
 def draw_runs(runs: Mapping[str, tuple[str, Sequence[Mapping[str, float]]]], path: Path) -> None:
@@ -93,10 +91,8 @@ def draw_runs(runs: Mapping[str, tuple[str, Sequence[Mapping[str, float]]]], pat
         for axes, env in zip(pictures, envs, strict=True):
             for name, (run_env, rows) in runs.items():
                 if run_env == env:
-                    tested = [(row["steps"], row["test"]) for row in rows if not math.isnan(row["test"])]
-                    axes.plot(
-                        *zip(*tested or [(math.nan, math.nan)], strict=True), marker="o", markersize=3, label=name
-                    )
+                    points = _points(rows, "test") or [(math.nan, math.nan)]
+                    axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
             _label(axes, "mean return of a test")
 
 
@@ -110,8 +106,7 @@ def draw_seeds(runs: Sequence[Sequence[Mapping[str, float]]], path: Path, title:
     """
     with _pictures(path, [title]) as (axes,):
         for name, label, color in (("mean", "mean of the population", "#08519c"), ("test", "test", "#238b45")):
-            curves = [[(row["steps"], row[name]) for row in rows if not math.isnan(row[name])] for rows in runs]
-            curves = [curve for curve in curves if curve]
+            curves = [points for rows in runs if (points := _points(rows, name))]
             if not curves:
                 continue
             steps = np.unique([step for curve in curves for step, _ in curve])
@@ -121,9 +116,7 @@ def draw_seeds(runs: Sequence[Sequence[Mapping[str, float]]], path: Path, title:
                 low, middle, high = np.nanmin(values, 0), np.nanmean(values, 0), np.nanmax(values, 0)
             axes.plot(steps, middle, color=color, linewidth=2, label=f"{label}, mean of {len(runs)} seeds")
             axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        if target is not None:
-            axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
-        _label(axes, "return of an episode")
+        _label(axes, "return of an episode", target)
 
 
 def _latest(curve: Sequence[tuple[float, float]], steps: np.ndarray) -> np.ndarray:
@@ -133,14 +126,20 @@ def _latest(curve: Sequence[tuple[float, float]], steps: np.ndarray) -> np.ndarr
     return np.where(index < 0, np.nan, values[index])
 
 
-def _label(axes: Axes, ylabel: str) -> None:
+def _points(rows: Sequence[Mapping[str, float]], name: str) -> list[tuple[float, float]]:
+    """Returns the steps and the values of a column, of the rows that have one."""
+    return [(row["steps"], row[name]) for row in rows if not math.isnan(row[name])]
+
+
+def _label(axes: Axes, ylabel: str, target: float | None = None) -> None:
+    """Labels the axes of a curve, and draws the goal if there is one."""
+    if target is not None:
+        axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
     axes.set_xlabel("environment steps")
     axes.set_ylabel(ylabel)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
-    if axes.get_lines():
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False
-        )  # beside, hiding nothing
+    if axes.get_lines():  # the legend stands beside them, since it would hide some
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
 
 
 def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
@@ -257,10 +256,8 @@ def play_in_window(
 ) -> float:
     """Shows an episode in a window, which the environment opens; arguments as in `record_video`. Returns the return.
 
-    Raises:
-        ValueError: there is no screen, or the environment opens no windows.
+    `check_window` raises what is wrong before.
     """
-    check_window(env)
     kwargs = {**env_kwargs, "render_mode": "human"}
     with creation_errors(env, kwargs), closing(_make(env, kwargs, constant_observation)) as made:
         limit = None if max_steps is None else max_steps + 1

@@ -32,6 +32,7 @@ COUNT_OPTIONS = (
     "test_episodes",
     "threads",
 )
+VERSION = "vecrl"  # the key of the version of vecrl
 LATER_OPTIONS = {"logger", "algorithm"}  # which earlier versions did not write
 MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
 MAXIMUMS = {**dict.fromkeys(("popsize", *COUNT_OPTIONS), MAX_COUNT), "threads": MAX_THREADS}
@@ -92,11 +93,12 @@ class Options:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:
-        """Creates the options from the mapping in the file `path`.
+        """Creates the options from the mapping in the file `path`, which may also name the version that wrote it.
 
         Raises:
             ValueError: a key is missing or unknown, or a value does not fit.
         """
+        config = {name: value for name, value in config.items() if name != VERSION}
         missing, unknown = cls.names() - set(config) - LATER_OPTIONS, set(map(str, config)) - cls.names()
         for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:

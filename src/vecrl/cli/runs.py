@@ -101,9 +101,8 @@ def _read_runs(folder: Path) -> tuple[list[Run], dict[str, str]]:
         name = str(state.parent.relative_to(folder)) if state.parent != folder else state.parent.name
         run_folder = RunFolder(state.parent)
         try:
-            config = run_folder.read_config()
-            config.pop("vecrl", None)
-            runs.append(Run(name, Options.from_dict(config, run_folder.config), run_folder.rows()))
+            options = Options.from_dict(run_folder.read_config(), run_folder.config)
+            runs.append(Run(name, options, run_folder.rows()))
         except (ValueError, OSError) as error:
             broken[name] = first_line(error)
     return runs, broken
@@ -124,22 +123,21 @@ def policy_of(run: Path) -> SavedPolicy:
         ) from error
 
 
-def env_of(run: Path, env: str | None, env_args: Mapping[str, Any]) -> tuple[str, dict[str, Any], int | None]:
+def env_of(
+    run: Path, policy: SavedPolicy, env: str | None, env_args: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], int | None]:
     """Returns the environment of a run, its arguments and the largest number of steps.
 
     What names code in the files of the run is used only if it is given too, see `checked_env_args`.
 
     Args:
-        run: the folder, or the file of the policy.
+        run, policy: the folder, or the file of the policy, and what `policy_of` returned.
         env, env_args: those of the command line.
     """
+    file, saved_env, saved_args, max_steps = run, policy.env, dict(env_args), None
     if run.is_dir():
         folder = RunFolder(run)
-        config = folder.read_config()
-        config.pop("vecrl", None)
-        options = Options.from_dict(config, folder.config)
+        options = Options.from_dict(folder.read_config(), folder.config)
         file, saved_env, saved_args, max_steps = folder.config, options.env, options.env_args, options.max_steps
-    else:
-        file, saved_env, saved_args, max_steps = run, policy_of(run).env, dict(env_args), None
     given = {"env": env, "env_args": env_args}
     return saved_env, checked_env_args(file, saved_env, saved_args, given, "--env"), max_steps
