@@ -137,8 +137,7 @@ register(
 )
 register(
     "unity",
-    summary="Unity builds with ML-Agents, by their paths",
-    extra="unity",
+    summary="Unity builds with ML-Agents, by their paths",  # no extra: "unity" has only what ML-Agents needs
     env_class="unity_mlagents:UnityMLAgentsEnv",
     limits={
         "pixels": "a player renders into a window of its own",
