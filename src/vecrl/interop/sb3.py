@@ -1,4 +1,5 @@
-"""`VecEnv`: any vector environment of vecrl for the algorithms, wrappers and callbacks of Stable-Baselines3.
+"""`VecEnv` and `make_vec_env`: vector environments of vecrl for the algorithms, wrappers and callbacks of
+Stable-Baselines3.
 
 Importing this module imports Stable-Baselines3. The environments are stepped by the pool of the vector environment;
 this module only converts its transitions. It must not know how environments are stepped.
@@ -6,7 +7,9 @@ this module only converts its transitions. It must not know how environments are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -20,14 +23,16 @@ from ..engine.transition import Transition
 from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..imports import import_library
+from ..simulators.registry import BARE, Entry, find_entry
 from ..vector import make_vector_env
 from ..vector.vector_env import VectorEnv
 from ..venv.base import BaseVectorEnv
 
-_vec_env: Any = import_library(
-    "stable_baselines3.common.vec_env",
-    "vecrl.interop.sb3 needs Stable-Baselines3, which cannot be imported. Install it: pip install stable-baselines3",
+_INSTALL_HINT = (
+    "vecrl.interop.sb3 needs Stable-Baselines3, which cannot be imported. Install it: pip install stable-baselines3"
 )
+_vec_env: Any = import_library("stable_baselines3.common.vec_env", _INSTALL_HINT)
+_env_util: Any = import_library("stable_baselines3.common.env_util", _INSTALL_HINT)
 Indices = int | Iterable[int] | None
 
 
@@ -44,7 +49,8 @@ class VecEnv(_vec_env.VecEnv):
             and its `num_episodes` have no effect. Do not use it any more; closing the `VecEnv` closes it. Or functions
             that make gymnasium environments, as `DummyVecEnv` takes them. Or a name, as `make_vector_env` takes it.
         options: with functions, arguments of `VectorEnv`: `backend`, `num_workers`, `step_timeout`, `on_failure`, ...
-            With a name, those of `make_vector_env`: `num_envs` (by default 1), `backend`, and the simulator's.
+            With a name, those of `make_vector_env`: `num_envs` or `n_envs` (by default 1), `backend`, and the
+            simulator's.
 
     Attributes:
         num_envs: the number of environments n.
@@ -71,7 +77,8 @@ class VecEnv(_vec_env.VecEnv):
 
     def __init__(self, env: object | Iterable[Callable[[], gymnasium.Env[Any, Any]]], **options: Any):
         if isinstance(env, str):
-            env = make_vector_env(env, **{"num_envs": 1, **options})
+            num_envs = options.pop("n_envs", 1)  # as SB3 calls it
+            env = make_vector_env(env, **{"num_envs": num_envs, **options})
         elif isinstance(env, Iterable) and not hasattr(env, "step"):
             env = VectorEnv(env, **options)
         elif options:
@@ -217,3 +224,88 @@ class VecEnv(_vec_env.VecEnv):
 
     def __repr__(self) -> str:
         return f"VecEnv(num_envs={self.num_envs}, {self.observation_space}, {self.action_space})"
+
+
+def make_vec_env(
+    env_id: str | Callable[..., gymnasium.Env[Any, Any]],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[..., gymnasium.Env[Any, Any]] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    vec_env_cls: type | None = None,
+    vec_env_kwargs: Mapping[str, Any] | None = None,
+    monitor_kwargs: Mapping[str, Any] | None = None,
+    wrapper_kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Makes monitored environments of any simulator as one `VecEnv`; in place of SB3's function of this name.
+
+    Environments are made, seeded and wrapped as SB3 does. The rows of a batched simulator (`native::`, `mujoco::`,
+    `brax::`, …) cannot be wrapped one by one: a `VecMonitor` is around their `VecEnv`, and it writes one file,
+    `monitor_dir/START_INDEX.monitor.csv`.
+
+    Args:
+        env_id: the name of an environment of any simulator, or a function or class that makes one.
+        n_envs: the number of environments.
+        seed: row i is seeded with `seed + start_index + i`; None takes a random seed.
+        start_index: the number of the first environment, in seeds and names of files.
+        monitor_dir: the folder for the returns and lengths of episodes; None writes none.
+        wrapper_class, wrapper_kwargs: wraps each environment, outside its `Monitor`.
+        env_kwargs: arguments of the environment, or of the simulator.
+        vec_env_cls: `VecEnv` (the default) or a subclass; or SB3's `SubprocVecEnv`, for `backend="processes"`, and
+            `DummyVecEnv`, for `backend="serial"`.
+        vec_env_kwargs: options of `VecEnv`: `backend`, `num_workers`, …
+        monitor_kwargs: arguments of `Monitor`, or, for a batch, of `VecMonitor`.
+
+    Returns:
+        A `VecEnv`, or a `VecMonitor` around one.
+
+    Raises:
+        TypeError: `vec_env_cls` is none of these.
+        ValueError: there is no environment of this name, or `wrapper_class` is given for a batch.
+
+    >>> env = make_vec_env("CartPole-v1", n_envs=4, seed=0, vec_env_kwargs={"backend": "processes"})
+    >>> env.env_is_wrapped(gymnasium.wrappers.TimeLimit)
+    [True, True, True, True]
+    >>> env.close()
+    """
+    options = dict(vec_env_kwargs or {})
+    if vec_env_cls in (_vec_env.SubprocVecEnv, _vec_env.DummyVecEnv):
+        options.setdefault("backend", "processes" if vec_env_cls is _vec_env.SubprocVecEnv else "serial")
+        vec_env_cls = None
+    cls = VecEnv if vec_env_cls is None else vec_env_cls
+    if not (isinstance(cls, type) and issubclass(cls, VecEnv)):
+        raise TypeError(
+            f"Expected vec_env_cls to be vecrl's VecEnv, or SB3's SubprocVecEnv or DummyVecEnv, got {cls!r:.80}. Give "
+            "no vec_env_cls, and a backend in vec_env_kwargs."
+        )
+    if isinstance(env_id, str):
+        entry, name = find_entry(env_id)
+        if entry.env_fn is None:
+            if wrapper_class is not None:
+                raise ValueError(
+                    f"Expected no wrapper_class for {env_id!r}, which steps as one batch, got {wrapper_class!r:.80}. "
+                    "Wrap what make_vec_env returns in a VecEnvWrapper of SB3."
+                )
+            env = cls(env_id, **{**options, **(env_kwargs or {}), "num_envs": n_envs})
+            return _monitored(env, seed, start_index, monitor_dir, monitor_kwargs or {})
+        env_id = name if entry.prefix == BARE else partial(_make_one, entry, name)
+    return _env_util.make_vec_env(
+        env_id, n_envs, seed, start_index, monitor_dir, wrapper_class, env_kwargs, cls, options, monitor_kwargs,
+        wrapper_kwargs,
+    )  # fmt: skip
+
+
+def _make_one(entry: Entry, name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    env_fn: Any = entry.env_fn
+    return env_fn(name, **kwargs)()
+
+
+def _monitored(env: VecEnv, seed: int | None, start_index: int, folder: str | None, options: Mapping[str, Any]) -> Any:
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    env = _vec_env.VecMonitor(env, folder and os.path.join(folder, str(start_index)), **options)
+    env.seed(None if seed is None else seed + start_index)
+    env.action_space.seed(seed)
+    return env
