@@ -1,11 +1,15 @@
-"""vecrl in new environments, without extras and with each of `torch`, `tensordict` and `cli`: what runs there, what it
-imports, and which extra the error of an import names. Needs uv, and a package registry or uv's cache."""
+"""The files of a release, and its wheel in new environments, without extras and with each of `torch`, `tensordict` and
+`cli`: what runs there, what it imports, and which extra the error of an import names. Needs uv, and a package registry
+or uv's cache."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -140,21 +144,41 @@ def _uv(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with the source archive and the wheel, which is made from that archive."""
+    folder = tmp_path_factory.mktemp("release")
+    _uv(
+        "tool",
+        "run",
+        "--from",
+        "build[uv]==1.6.1",
+        "pyproject-build",
+        "--installer",
+        "uv",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    )
+    return folder
+
+
 @pytest.fixture(scope="module", params=[pytest.param(level, marks=pytest.mark.xdist_group(level)) for level in LEVELS])
 def level(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def python(level: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the interpreter of a new environment with vecrl, built from the checkout, and the extra of `level`."""
+def python(level: str, release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the interpreter of a new environment with the wheel and the extra of `level`."""
     folder = tmp_path_factory.mktemp(level)
     _uv("venv", "--python", sys.executable, f"{folder}/venv")
     python = folder / "venv" / "bin" / "python"
     extra = "" if level == "core" else f"[{level}]"
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    (wheel,) = release.glob("*.whl")
     # uv would take a wheel of another commit from its cache
-    _uv("pip", "install", "--python", str(python), *constraints, "--refresh-package", "vecrl", f"{ROOT}{extra}")
+    _uv("pip", "install", "--python", str(python), *constraints, "--refresh-package", "vecrl", f"{wheel}{extra}")
     return python
 
 
@@ -174,6 +198,41 @@ def _run(python: Path, program: str, stdin: str = "") -> list[str]:
 def _later(level: str) -> set[str]:
     """Returns the libraries of the extras after this one."""
     return {library for extra, library in LIBRARIES.items() if LEVELS.index(extra) > LEVELS.index(level)}
+
+
+def _tracked(*paths: str) -> set[str]:
+    """Returns the files that git knows."""
+    return set(subprocess.run(["git", "ls-files", *paths], cwd=ROOT, capture_output=True, text=True).stdout.split())
+
+
+def test_the_wheel_has_every_module_and_nothing_else(release: Path) -> None:
+    (wheel,) = release.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    metadata = {name for name in names if ".dist-info/" in name}
+    assert {name.removeprefix("src/") for name in _tracked("src/vecrl")} == set(names) - metadata
+    files = {name.partition("/")[2] for name in metadata}
+    assert files == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+
+
+def test_the_source_archive_has_what_git_knows(release: Path) -> None:
+    (archive,) = release.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert names - {"PKG-INFO"} == _tracked()
+
+
+def test_the_registry_would_take_both(release: Path) -> None:
+    """Twine checks the metadata and that the README can be shown."""
+    printed = _uv("tool", "run", "twine==7.0.0", "check", "--strict", *map(str, release.iterdir()))
+    assert printed.count("PASSED") == 2
+
+
+def test_versions_agree(release: Path) -> None:
+    import vecrl
+
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == vecrl.__version__
+    assert {path.name.split("-")[1].removesuffix(".tar.gz") for path in release.iterdir()} == {vecrl.__version__}
 
 
 def test_an_extra_installs_no_more_than_it_needs(level: str, python: Path) -> None:
