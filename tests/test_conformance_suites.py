@@ -157,6 +157,11 @@ class MixesRows(Drift):
         return replace(step, reward=step.reward + step.reward.mean())
 
 
+class TakesTheFirstAction(Drift):
+    def step(self, actions: torch.Tensor) -> Any:
+        return super().step(actions[:1])
+
+
 class ReturnsDoubles(Drift):
     def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
         return super().reset_where(mask).double()
@@ -200,6 +205,7 @@ WRONG: dict[type, str] = {
     ForgetsSteps: "test_states_restore_the_same_future",
     OverwritesResults: "test_results_do_not_change_later",
     ChangesActions: "test_actions_are_neither_kept_nor_changed",
+    TakesTheFirstAction: "test_rows_do_not_depend_on_each_other",
     MixesRows: "test_rows_do_not_depend_on_each_other",
     ReturnsDoubles: "test_results_have_the_declared_shapes",
     ReturnsColumns: "test_results_have_the_declared_shapes",

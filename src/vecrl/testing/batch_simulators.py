@@ -104,8 +104,17 @@ class BatchSimulatorConformance:
 
     def test_rows_do_not_depend_on_each_other(self) -> None:
         """Row i of a batch equals a simulator of one row with the same seed and actions."""
-        batch, single = self._play(2, SEEDS[:2]), self._play(1, SEEDS[:1])
-        assert_equal_arrays([{key: value[:1] for key, value in step.items()} for step in batch], single, self.tolerance)
+        with _closed(self.make, 2) as batch:
+            actions: list[Any] = []
+            obs = _array(batch.reset(list(SEEDS[:2]))).copy()
+            played = [{"obs": obs}, *self._continue(batch, actions)]
+        for row in range(2):
+            with _closed(self.make, 1) as single:
+                obs = _array(single.reset([SEEDS[row]])).copy()
+                of_row = [map_tree(lambda leaf, row=row: leaf[row : row + 1], action) for action in actions]
+                alone = [{"obs": obs}, *self._continue(single, of_row)]
+            in_batch = [{key: value[row : row + 1] for key, value in step.items()} for step in played]
+            assert_equal_arrays(in_batch, alone, self.tolerance)
 
     def test_a_row_without_a_seed_continues_its_stream(self) -> None:
         """A seed of None changes nothing about other rows, and does not repeat the row's earlier episode."""
@@ -339,11 +348,19 @@ class BatchSimulatorConformance:
         with _closed(self.make, num_envs) as sim:
             return [{"obs": _array(sim.reset(list(seeds))).copy()}, *self._continue(sim)]
 
-    def _continue(self, sim: BatchSimulator) -> list[dict[str, np.ndarray]]:
-        """Plays on for `num_steps` steps, with resets of the rows that are done."""
+    def _continue(self, sim: BatchSimulator, actions: list[Any] | None = None) -> list[dict[str, np.ndarray]]:
+        """Plays on for `num_steps` steps, with resets of the rows that are done.
+
+        Args:
+            actions: those of each step; an empty list gets copies of the actions of `self.action`.
+        """
+        given = bool(actions)
         played: list[dict[str, np.ndarray]] = []
         for number in range(self.num_steps):
-            result = sim.step(self.action(sim, number))
+            action = actions[number] if given and actions else self.action(sim, number)
+            if actions is not None and not given:
+                actions.append(map_tree(Tensor.clone, action))
+            result = sim.step(action)
             played.append(_arrays(result))
             played.append({"obs": _array(sim.reset_where(result.terminated | result.truncated)).copy()})
         return played
