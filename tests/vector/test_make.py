@@ -82,11 +82,6 @@ def test_wrong_arguments_are_named(name, options, error, text):
 
 
 def test_gymnasium_finds_it_by_an_id():
-    import_vecrl = "vecrl:vecrl/make"
-    if gymnasium.__version__ < "1":
-        settings = {"vectorization_mode": "custom", "vector_kwargs": {"name": "native::CartPole-v1"}}
-    else:
-        settings = {"name": "native::CartPole-v1"}
-    with gymnasium.make_vec(import_vecrl, num_envs=3, **settings) as envs:
+    with gymnasium.make_vec("vecrl:vecrl/make", num_envs=3, name="native::CartPole-v1") as envs:
         assert isinstance(envs, BatchedVectorEnv)
         assert envs.num_envs == 3

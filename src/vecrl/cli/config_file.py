@@ -51,9 +51,11 @@ def defaults_of(path: Path, options: Collection[str]) -> dict[str, Any]:
     env_args = config.pop("env_args", {})
     if not isinstance(env_args, Mapping):
         raise ValueError(f"Expected env_args in {path} to be a mapping, got {env_args!r:.80}.")
-    for name in config:
+    for name, value in config.items():
         if name not in options:
             advice = did_you_mean(nearest(str(name), options)) or f"There are {', '.join(sorted(options))}."
             raise ValueError(f"Expected names of options in {path}, got {name!r}. {advice}".rstrip())
+        if isinstance(value, list | dict):
+            raise ValueError(f"Expected a value of {name} in {path}, got {value!r:.80}. Write one number or text.")
     pairs = [f"{key}={json.dumps(value, default=str)}" for key, value in env_args.items()]
     return {**config, **({"env_arg": pairs} if pairs else {})}

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -26,16 +25,12 @@ import numpy as np
 from .infos import NO_INFOS, InfoDict, Infos
 from .space_layout import Layout, Tree
 
-if TYPE_CHECKING or not gymnasium.__version__.startswith("0."):
+try:
     from gymnasium.vector import AutoresetMode
-else:  # gymnasium 0.29 has no auto-reset modes, so vecrl defines the same ones
-
-    class AutoresetMode(Enum):
-        """When an environment is reset after the end of an episode, with gymnasium's names."""
-
-        NEXT_STEP = "NextStep"
-        SAME_STEP = "SameStep"
-        DISABLED = "Disabled"
+except ImportError:
+    raise ImportError(
+        f"Expected gymnasium 1.3 or newer, got {gymnasium.__version__}. Update it: pip install --upgrade gymnasium"
+    ) from None
 
 
 def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

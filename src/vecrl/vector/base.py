@@ -51,10 +51,7 @@ class BaseVectorEnv(Stateful, VectorEnv):
     MultiDiscrete([4 4 4])
     """
 
-    is_vector_env, viewer = True, None  # gymnasium 0.29 reads these; 1.x checks the type
-
     def __init__(self, num_envs: int, observation_space: AnySpace, action_space: AnySpace):
-        # No super().__init__(): gymnasium 0.29's derives other spaces from these arguments, 1.x has no constructor.
         self.num_envs = parse_count("num_envs", num_envs)
         self.single_observation_space = observation_space
         self.single_action_space = action_space

@@ -92,7 +92,7 @@ class TorchWrapper(Stateful):
         self._classic, self._clips = force_classic_api, clip_actions
         self._copy_results = False
         self._device: torch.device | None = None
-        self._vectorised = hasattr(self.unwrapped, "single_action_space")  # a look at wrappers of gymnasium 0.29 warns
+        self._vectorised = hasattr(self.unwrapped, "single_action_space")
         self.observation_space = array_space(env.observation_space)
         self.action_space = array_space(env.action_space)
         self._nested_obs = is_nested(self.observation_space)

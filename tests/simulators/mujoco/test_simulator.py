@@ -142,9 +142,10 @@ def test_frames_are_those_of_gymnasium(name):
     assert not np.array_equal(sim.render(0), first)
     state = sim.get_state()
     sim.reset([8, 9])
+    other = np.abs(sim.render(1).astype(int) - frame).mean()
     sim.set_state(state)
     difference = np.abs(sim.render(1).astype(int) - frame).mean()
-    assert difference < 3  # a restored row is drawn at its own place, the others one step of the model before
+    assert difference < other / 3  # a restored row is drawn at its own place, the others one step of the model before
     sim.close()
     env.close()
 

@@ -92,9 +92,7 @@ def _categorical(spec: Categorical) -> Space:
 def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Space:
     space_dtype = np.dtype(np.int64) if dtype == torch.bool else numpy_dtype(dtype)
     if not shape:
-        # Discrete of gymnasium 0.29 has no argument `dtype`
-        arguments: dict[str, Any] = {} if space_dtype == np.int64 else {"dtype": space_dtype.type}
-        return spaces.Discrete(n, start=start, **arguments)
+        return spaces.Discrete(n, start=start, dtype=space_dtype.type)
     return spaces.MultiDiscrete(np.full(shape, n), space_dtype.type, start=np.full(shape, start))
 
 

@@ -88,12 +88,11 @@ def make_gym_vector(
 
 
 def autoreset_mode_of(env: object) -> AutoresetMode:
-    """Returns the auto-reset mode of a vector environment; by default that of its gymnasium or gym version."""
+    """Returns the auto-reset mode of a vector environment; by default that of old gym's."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
     if mode is not None:
         return autoreset_mode(getattr(mode, "value", mode))
-    is_first_version = isinstance(env, gymnasium.vector.VectorEnv) and gymnasium.__version__.startswith("1.0")
-    return AutoresetMode.NEXT_STEP if is_first_version else AutoresetMode.SAME_STEP
+    return AutoresetMode.SAME_STEP
 
 
 class VectorEnvAdapter:
@@ -121,7 +120,7 @@ class VectorEnvAdapter:
         self.num_envs: int = env.num_envs
         self.mode = autoreset_mode_of(env)
         self.layout = Layout(as_gymnasium_space(env.single_observation_space))
-        is_wrapped = isinstance(env, getattr(gymnasium.vector, "VectorWrapper", ()))
+        is_wrapped = isinstance(env, gymnasium.vector.VectorWrapper)
         self.returns_copies = getattr(env, "copy", False) is True and not is_wrapped
         self._read = read_output
         self._missing = missing_value
