@@ -164,11 +164,11 @@ def check(
     from .env_checks import check_env
     from .list_envs import require_env
 
-    import_modules(imports)
+    modules = import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
     name = require_env(env, "check")
     with messages_on_stderr(json):
-        passed = check_env(name, env_kwargs, seed=seed, render=render, timeout=timeout, as_json=json)
+        passed = check_env(name, env_kwargs, seed=seed, render=render, timeout=timeout, preload=modules, as_json=json)
     if not passed:
         raise typer.Exit(1)
 
@@ -358,9 +358,11 @@ def bench(
 ) -> None:
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     require_extra("torch", "vecrl bench")
+    from ..validation import check_seconds
     from .bench import Bench
     from .list_envs import refuse_unused, require_env
 
+    check_seconds("--seconds", seconds)
     import_modules(imports)
     env_kwargs = _env_kwargs(env_arg, python)
     name = require_env(env, "bench")

@@ -202,8 +202,8 @@ def _is_expected(error: Exception) -> bool:
     return isinstance(error, VecrlError | GymnasiumError | ValueError | ImportError | OSError | MemoryError)
 
 
-def import_modules(names: Sequence[str]) -> None:
-    """Imports the modules that `--import` names, which register environments.
+def import_modules(names: Sequence[str]) -> list[str]:
+    """Imports the modules that `--import` names, which register environments; returns their names.
 
     Args:
         names: modules that are installed or on PYTHONPATH, or paths of Python files. The folder of a file is added at
@@ -213,8 +213,10 @@ def import_modules(names: Sequence[str]) -> None:
         ImportError: a module cannot be imported.
         ValueError: a file does not exist, or another module has its name.
     """
+    modules: list[str] = []
     for name in names:
         module = _module_of_file(Path(name)) if name.endswith(".py") else name
+        modules.append(module)
         try:
             import_module(module)
         except Exception as error:  # the module may raise anything
@@ -222,6 +224,7 @@ def import_modules(names: Sequence[str]) -> None:
                 f"Expected --import {name} to be importable, got {type(error).__name__}: {first_line(error, '')}. Give "
                 "an installed module, one on PYTHONPATH, or the path of a Python file."
             ) from error
+    return modules
 
 
 def _module_of_file(path: Path) -> str:

@@ -5,7 +5,7 @@ The checks run in a worker process, so that crashes and timeouts of an environme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -399,19 +399,27 @@ LIMITED_CHECKS = {"seeds": SEEDED, "pixels": (RENDERING,)}  # checks that a limi
 
 
 def check_env(
-    env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, timeout: float, as_json: bool = False
+    env: str,
+    kwargs: Mapping[str, Any],
+    *,
+    seed: int,
+    render: bool,
+    timeout: float,
+    preload: Sequence[str] = (),
+    as_json: bool = False,
 ) -> bool:
     """Prints a line for each check, then what is wrong; returns whether all checks passed.
 
     Args:
         timeout: timeout of each check in seconds.
+        preload: modules that register environments, for the process of the checks.
         as_json: whether to print the results as JSON, too.
     """
     console.print(f"[bold]{escape(env)}[/]")
     findings: list[Finding] = []
     symbols = {True: "[green]ok[/]", False: "[bold red]no[/]", None: "[yellow]–[/] "}
     width = max(map(len, CHECKS))
-    for finding in _findings(env, kwargs, seed, render, timeout):
+    for finding in _findings(env, kwargs, seed, render, timeout, preload):
         findings.append(finding)
         text = finding.actual if finding.ok is not False else "see below"
         symbol = "[yellow]! [/]" if finding.warnings else symbols[finding.ok]
@@ -431,7 +439,9 @@ def check_env(
     return not mismatches
 
 
-def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, timeout: float) -> Iterator[Finding]:
+def _findings(
+    env: str, kwargs: Mapping[str, Any], seed: int, render: bool, timeout: float, preload: Sequence[str]
+) -> Iterator[Finding]:
     entry, name = find_entry(env)
     make_env = make_rendering = None
     if entry.env_fn is not None:  # called here, since names may not be registered in the worker
@@ -441,7 +451,7 @@ def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, time
     skipped = {WORKER} if entry.is_batched else set()
     skipped |= set() if render else {RENDERING}
     checks = partial(EnvChecks, env, make_env, kwargs, seed, entry, make_rendering)
-    with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout) as worker:
+    with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout, preload=preload) as worker:
         for check_name in CHECKS:
             if check_name in skipped:
                 continue

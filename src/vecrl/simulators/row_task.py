@@ -98,7 +98,10 @@ class RowTask:
 
     @staticmethod
     def advance(state: Array, action: Array) -> tuple[Array, Array, Array]:
-        """Computes the next state `[d, n]`, the reward `[n]` and terminated `[n]`; `action` has the state's dtype."""
+        """Computes the next state `[d, n]`, the reward `[n]` and terminated `[n]`, bool.
+
+        `action` is `[n, k]` for a `Box`, and indices `[n]` for a `Discrete` space; it has the state's dtype.
+        """
         raise NotImplementedError
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Native tasks: gymnasium's classic control as batches of tensors, with equal results, on any device.
+"""Native tasks: gymnasium's classic control as batches of tensors, with equal results, on any device; and own tasks.
 
 They run on the device of the policy, so nothing is copied, and thousands of rows take little more time than one.
 """
@@ -10,10 +10,11 @@ from ...imports import require_extra
 require_extra("torch", __name__)
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from ..array_library import namespace_of, stack
 from ..row_task import make_row_batch
 from .acrobot import Acrobot
 from .base import NativeSimulator
@@ -30,12 +31,66 @@ __all__ = [
     "NativeSimulator",
     "Pendulum",
     "make_native",
+    "namespace_of",
+    "register_native",
+    "stack",
 ]
 
 NATIVE: dict[str, type[NativeSimulator]] = {
     task.id: task for task in (Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum)
 }
-"""The native tasks by gymnasium's ids."""
+"""The native tasks by their ids: gymnasium's, and those that `register_native` has added."""
+
+_Task = TypeVar("_Task", bound=type[NativeSimulator])
+
+
+def register_native(task: _Task) -> _Task:
+    """Makes a task of your own available as `native::ID`, everywhere; a decorator of its class.
+
+    Args:
+        task: a subclass of `NativeSimulator` with the attributes and functions of `RowTask`.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError: it is no such class, or an attribute is missing.
+        ValueError: another class has its id.
+
+    >>> from gymnasium.spaces import Box
+    >>> @register_native
+    ... class Decay(NativeSimulator):
+    ...     id, episode_steps, fps, num_draws = "Decay-v0", 10, None, 1
+    ...     observation_space = action_space = Box(-1, 1, (1,))
+    ...
+    ...     @staticmethod
+    ...     def initial(uniforms, options):
+    ...         return uniforms
+    ...
+    ...     @staticmethod
+    ...     def advance(state, action):
+    ...         state = 0.5 * state + 0.1 * action
+    ...         return state, state[0], state[0] < 0
+    ...
+    ...     @staticmethod
+    ...     def observe(state):
+    ...         return state
+    >>> simulator = make_native("Decay-v0", 2)
+    >>> simulator.reset([1, 2]).shape
+    torch.Size([2, 1])
+    """
+    if not (isinstance(task, type) and issubclass(task, NativeSimulator)):
+        raise TypeError(
+            f"Expected a subclass of NativeSimulator, got {task!r:.80}. Derive the class of the task from it."
+        )
+    for name in ("id", "observation_space", "action_space", "episode_steps", "fps", "num_draws"):
+        if not hasattr(task, name):
+            raise TypeError(f"Expected {task.__name__} to have the attribute {name!r}, got none. RowTask describes it.")
+    other = NATIVE.get(task.id)
+    if other is not None and (other.__module__, other.__qualname__) != (task.__module__, task.__qualname__):
+        raise ValueError(f"Expected a new id, got {task.id!r}, which {other.__qualname__} has. Choose another one.")
+    NATIVE[task.id] = task
+    return task
 
 
 def make_native(

@@ -1,4 +1,4 @@
-"""`NativeSimulator`: what gymnasium's tasks have in common besides being tasks over rows."""
+"""`NativeSimulator`: what native tasks have in common besides being tasks over rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..row_task import RowTaskSimulator
 
 
 class NativeSimulator(RowTaskSimulator):
-    """n environments of one task of gymnasium, see `RowTaskSimulator`.
+    """n environments of one task, see `RowTaskSimulator`. `register_native` makes an own one available by its name.
 
     Args:
         num_envs, device, dtype, render_mode, max_episode_steps, check_actions, compile, arrays: as in
             `RowTaskSimulator`.
-        physics: physical constants of the task by gymnasium's names, for example `g` of "Pendulum-v1". They become
-            attributes.
+        physics: physical constants of the task, those that its attribute `physics` names; of gymnasium's tasks by
+            gymnasium's names, such as `g` of "Pendulum-v1". They become attributes.
 
     Raises:
         ValueError: an argument is out of range.
@@ -58,12 +58,16 @@ class NativeSimulator(RowTaskSimulator):
             setattr(self, name, self._parse_physics(name, value))
         self._renderer: Any = None
 
-    def _draw(self, row: int) -> np.ndarray:
+    def draw(self, state: np.ndarray) -> np.ndarray:
+        """Returns a picture `[height, width, 3]`, uint8, of a state `[d]`, float64: that of gymnasium's renderer."""
         if self._renderer is None:
             self._renderer = gymnasium.make(self.id, render_mode="rgb_array", disable_env_checker=True).unwrapped
             self._renderer.reset()
-        self._renderer.state = self.rows.state[:, row].double().cpu().numpy()
+        self._renderer.state = state
         return self._renderer.render()
+
+    def _draw(self, row: int) -> np.ndarray:
+        return self.draw(self.rows.state[:, row].double().cpu().numpy())
 
     def close(self) -> None:
         """Closes the renderer. Further calls have no effect."""

@@ -1,0 +1,84 @@
+"""`register_native`: tasks of users under `native::`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from vecrl.simulators.native import NATIVE, CartPole, NativeSimulator, make_native, register_native
+from vecrl.testing import BatchSimulatorConformance
+from vecrl.vector import make_vector_env
+
+
+class Drift(NativeSimulator):
+    id, episode_steps, fps, num_draws = "Drift-v0", 20, 10, 1
+    observation_space = Box(-9, 9, (1,), np.float32)
+    action_space = Discrete(2)
+    physics = ("pull",)
+    pull = 0.5
+
+    @staticmethod
+    def initial(uniforms: Any, options: Any) -> Any:
+        return uniforms
+
+    def advance(self, state: Any, action: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        state = state + self.pull * (action - 0.5)
+        return state, -abs(state[0]), abs(state[0]) > 3
+
+    @staticmethod
+    def observe(state: Any) -> Any:
+        return state
+
+    def draw(self, state: np.ndarray) -> np.ndarray:
+        return np.full((4, 6, 3), int(10 + state[0]), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = dict(NATIVE)
+    register_native(Drift)
+    yield
+    NATIVE.clear()
+    NATIVE.update(before)
+
+
+class TestDrift(BatchSimulatorConformance):
+    def make(self, num_envs: int) -> Any:
+        return make_native("Drift-v0", num_envs, render_mode="rgb_array")
+
+
+def test_it_has_physics_and_pictures() -> None:
+    env = make_vector_env("native::Drift-v0", num_envs=2, pull=4.0, render_mode="rgb_array")
+    start = env.reset(seed=1)[0]
+    obs = env.step(torch.tensor([0, 1]))[0]
+    assert torch.allclose(obs[:, 0] - start[:, 0], torch.tensor([-2.0, 2.0]))
+    frames = env.env.render()
+    assert [frame.shape for frame in frames] == [(4, 6, 3)] * 2
+    assert [frame[0, 0, 0] for frame in frames] == [int(10 + value) for value in obs[:, 0].tolist()]
+
+
+def test_the_same_class_may_be_registered_again() -> None:
+    assert register_native(Drift) is Drift
+
+
+def test_what_is_no_task_is_refused() -> None:
+    class Other(Drift):
+        pass
+
+    class Taken(CartPole):
+        pass
+
+    class Unnamed(NativeSimulator):
+        pass
+
+    for task in (Other, Taken):
+        with pytest.raises(ValueError, match=f"Expected a new id, got '{task.id}', which .* has"):
+            register_native(task)
+    with pytest.raises(TypeError, match="Expected Unnamed to have the attribute 'id', got none"):
+        register_native(Unnamed)
+    for wrong in (3, Drift(2), dict):
+        with pytest.raises(TypeError, match="Expected a subclass of NativeSimulator, got"):
+            register_native(wrong)  # type: ignore[type-var]
