@@ -10,10 +10,14 @@ from tests.fixtures.scripts import Script
 
 FORK = """
 import gc
+import warnings
 import gymnasium
 import torch
 from functools import partial
 from vecrl.errors import ForkedError
+
+# Of Python 3.12 and newer, for each fork of a process with threads
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 def in_fork(calls):
     # Returns what each call does in a fork: the name of its error, or None.

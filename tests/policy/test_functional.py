@@ -96,7 +96,7 @@ def test_functional_module_threads_hidden_states():
     torch.testing.assert_close(f(vector, x, h), net(x, state))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # a warning of torch's own forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # a warning of torch's own forward mode
 def test_functional_module_is_differentiable_and_works_under_torch_func():
     """Covers torch.func's transforms vmap, grad and jvp."""
     net = mlp()

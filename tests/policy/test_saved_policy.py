@@ -48,7 +48,7 @@ def test_other_files_raise(tmp_path):
 
 def test_failed_saves_keep_the_old_file(tmp_path):
     save_atomically({"x": 1}, tmp_path / "a.pt")
-    with pytest.raises(Exception, match="pickle"):
+    with pytest.raises(Exception, match=r"pickle|local object"):  # the message of the interpreter
         save_atomically({"x": lambda: 1}, tmp_path / "a.pt")
     assert torch.load(tmp_path / "a.pt", weights_only=True) == {"x": 1}
     assert [f.name for f in tmp_path.iterdir()] == ["a.pt"]

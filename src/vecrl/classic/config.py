@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches
 from functools import cache
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,7 +116,7 @@ class Config:
             VersionError: PyYAML is not installed.
         """
         text = _yaml().dump(_to_plain(self, ()), Dumper=_safe_yaml_classes()[0], sort_keys=False, allow_unicode=True)
-        Path(path).write_text(text, encoding="utf-8")
+        Path(fspath(path)).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -126,7 +126,7 @@ class Config:
             ValueError: the file is no YAML, contains an object of another type, or is no mapping of names to settings.
             VersionError: PyYAML is not installed.
         """
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(fspath(path)).open(encoding="utf-8") as file:
             try:
                 settings = _yaml().load(file, Loader=_safe_yaml_classes()[1])
             except _yaml().YAMLError as error:

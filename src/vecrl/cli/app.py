@@ -229,7 +229,8 @@ def _use_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None:
         from .config_file import defaults_of
 
-        options = {parameter.name for parameter in context.command.params if parameter.name} - NOT_IN_CONFIG
+        parameters = [parameter for parameter in context.command.params if parameter.name not in NOT_IN_CONFIG]
+        options = {str(parameter.name): parameter.nargs for parameter in parameters}
         try:
             context.default_map = {**(context.default_map or {}), **defaults_of(path, options)}
         except ValueError as error:

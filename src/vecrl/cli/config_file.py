@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return config
 
 
-def defaults_of(path: Path, options: Collection[str]) -> dict[str, Any]:
+def defaults_of(path: Path, options: Mapping[str, int]) -> dict[str, Any]:
     """Returns the options in a file as defaults of a command.
 
     Args:
         path: the file. `env_args` is a mapping there; null stands for the default of an option.
-        options: the names of the options that the file may have, besides `env_args`.
+        options: the names of the options that the file may have, besides `env_args`, and how many values each takes.
 
     Raises:
-        ValueError: the file cannot be read, or has another name.
+        ValueError: the file cannot be read, has another name, or several values of an option that takes one.
     """
     config = {name: value for name, value in read_yaml(path).items() if name not in IGNORED and value is not None}
     env_args = config.pop("env_args", {})
@@ -55,7 +55,7 @@ def defaults_of(path: Path, options: Collection[str]) -> dict[str, Any]:
         if name not in options:
             advice = did_you_mean(nearest(str(name), options)) or f"There are {', '.join(sorted(options))}."
             raise ValueError(f"Expected names of options in {path}, got {name!r}. {advice}".rstrip())
-        if isinstance(value, list | dict):
+        if isinstance(value, dict) or (isinstance(value, list) and options[name] == 1):
             raise ValueError(f"Expected a value of {name} in {path}, got {value!r:.80}. Write one number or text.")
     pairs = [f"{key}={json.dumps(value, default=str)}" for key, value in env_args.items()]
     return {**config, **({"env_arg": pairs} if pairs else {})}
