@@ -16,6 +16,7 @@ from benchmarks.workloads import workloads
 
 REPORT_FOLDER = Path(__file__).resolve().parent
 RESULTS = REPORT_FOLDER / "results"
+TARGETS = "benchmark-targets.md"
 Outcome = tuple[Workload, Sequence[Result]]
 AGAINST = ", against"
 """Suffix of the name of an implementation that imports vecrl from another checkout."""
@@ -109,16 +110,12 @@ def evaluate_targets(target: Target | Limit | Beyond, outcome: Outcome) -> tuple
 
 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
-    """Returns the whole page."""
-    verdicts = [
-        (w, text, is_met)
-        for w, results in outcomes
-        for t in w.targets
-        for text, is_met in [evaluate_targets(t, (w, results))]
-    ]
+    """Returns the page of times."""
     load = max((load for _, results in outcomes for r in results for load in r.loads), default=0.0)
     lines = [
         "# Benchmarks",
+        "",
+        "![vecrl beside other libraries](assets/bars.svg)",
         "",
         f"Made by `{command}` on {datetime.now(UTC):%Y-%m-%d}. {machine()}",
         "",
@@ -126,13 +123,7 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "several rounds; the others are stopped meanwhile. A time is the median over the rounds. Other programs used",
         f"at most {load:.1f} cores. A ratio is an implementation's time divided by vecrl's: above 1, vecrl is faster.",
         "",
-        "## Targets",
-        "",
-        "| workload | reached | |",
-        "|---|---|---|",
-        *(f"| {w.name} | {text} | {_describe_target(is_met)} |" for w, text, is_met in verdicts),
-        "",
-        *(REPORT_FOLDER / "notes.md").read_text().splitlines(),
+        f"[Targets]({TARGETS}) has what was aimed at, what was missed, and why.",
         "",
         "## Times",
         *(line for outcome in outcomes for line in _times(*outcome)),
@@ -140,6 +131,28 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "## Versions",
         "",
         *(f"- {name}: {', '.join(f'{p} {v}' for p, v in packages.items())}" for name, packages in versions.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def targets_markdown(outcomes: Sequence[Outcome]) -> str:
+    """Returns the page of targets, with the notes on those that are missed."""
+    verdicts = [
+        (w, text, is_met)
+        for w, results in outcomes
+        for t in w.targets
+        for text, is_met in [evaluate_targets(t, (w, results))]
+    ]
+    lines = [
+        "# Targets of the benchmarks",
+        "",
+        "Of the last runs of [Benchmarks](benchmarks.md), which says how they are measured.",
+        "",
+        "| workload | reached | |",
+        "|---|---|---|",
+        *(f"| {w.name} | {text} | {_describe_target(is_met)} |" for w, text, is_met in verdicts),
+        "",
+        *(REPORT_FOLDER / "notes.md").read_text().splitlines(),
     ]
     return "\n".join(lines) + "\n"
 
