@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="one size of each, two short rounds")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.4, help="approximate duration of a turn")
-    parser.add_argument("--markdown", type=Path, help=f"also write the page to this file, and {report.TARGETS} beside it")
+    parser.add_argument("--markdown", type=Path, help=f"write the page here, and {report.TARGETS} beside it")
     parser.add_argument("--beside", type=Path, help="results (.jsonl) of an earlier run, for the workloads not run now")
     parser.add_argument("--against", type=Path, help="another checkout of vecrl, timed in turn with this one")
     parser.add_argument("--list", action="store_true", help="only list the workloads")

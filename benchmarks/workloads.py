@@ -456,7 +456,7 @@ def _checkpoint(n: int) -> Workload:
     entry = "on_vecrl_states:save_and_load"
     return Workload(
         name=f"checkpoint-{n}",
-        title=f"a checkpoint of {n:,} native environments with statistics, a policy and its optimiser",
+        title=f"a checkpoint of {n:,} native environments with statistics, a policy and its optimizer",
         implementations=[
             C(OURS, "main", entry, {"what": "save"}),
             C("the disk alone, not counted above", "main", entry, {"what": "disk"}),

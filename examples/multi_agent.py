@@ -12,7 +12,7 @@ from vecrl.specs import Bounded, Composite, Unbounded
 
 
 class Meeting(EnvBase):
-    """A batch of games with points on a plane. Each agent observes the vector to the centre of all agents, moves, and
+    """A batch of games with points on a plane. Each agent observes the vector to the center of all agents, moves, and
     gets a higher reward the nearer it is. The game ends after 20 steps."""
 
     def __init__(self, games: int, agents: int = 3):
@@ -39,7 +39,7 @@ class Meeting(EnvBase):
         return data.set("done", torch.full((*self.batch_size, 1), self.step_count >= 20))
 
     def seen(self) -> TensorDict:
-        """Returns the vectors from the agents to their centre."""
+        """Returns the vectors from the agents to their center."""
         away = self.place.mean(-2, keepdim=True) - self.place
         return TensorDict({"agents": TensorDict({"observation": away}, self.shape_of_all)}, self.batch_size)
 

@@ -58,6 +58,11 @@ PHRASES = (
     "of its own accord",
     "as it is",
     "there (is|was) nothing to",
+    # British spelling; "cancelled" is that of asyncio
+    "cent(re|red|res|ring)",
+    "labelled",
+    "(behavi|col|fav|neighb)ours?",
+    "(normali|initiali|optimi|seriali|randomi|organi|recogni|summari|minimi|maximi|utili|vectori)s(e|ed|er|es|ing)",
     # metaphors
     "arenas?",
     "crews?",

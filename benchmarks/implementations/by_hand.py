@@ -54,7 +54,7 @@ def pipes_cheetah(num_envs: int, num_workers: int = 2) -> RunFactory:
 
 
 def normed(num_envs: int) -> RunFactory:
-    """Updates the mean and variance of all rows so far with a batch, and normalises the batch."""
+    """Updates the mean and variance of all rows so far with a batch, and normalizes the batch."""
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
     count, mean, var = 1e-4, np.zeros(4), np.ones(4)
 

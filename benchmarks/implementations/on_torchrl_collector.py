@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 
 
 def ppo(library: str, num_envs: int, frames: int, train: bool = True) -> RunFactory:
-    """A unit collects `frames` frames and takes 16 optimiser steps on them (4 epochs of 4 minibatches)."""
+    """A unit collects `frames` frames and takes 16 optimizer steps on them (4 epochs of 4 minibatches)."""
     torch.manual_seed(0)
     envs = import_module(f"{library}.envs")
     env = envs.SerialEnv(num_envs, partial(envs.GymEnv, "CartPole-v1", categorical_action_encoding=True))
@@ -33,7 +33,7 @@ def ppo(library: str, num_envs: int, frames: int, train: bool = True) -> RunFact
     )
     critic = TensorDictModule(_mlp(1), in_keys=["observation"], out_keys=["state_value"])
     loss, advantage = ClipPPOLoss(actor, critic), GAE(gamma=0.99, lmbda=0.95, value_network=critic)
-    optimiser = torch.optim.Adam(loss.parameters(), lr=3e-4)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=3e-4)
     collector = Collector(env, actor, frames_per_batch=frames, total_frames=-1)
     batches = iter(collector)
 
@@ -47,9 +47,9 @@ def ppo(library: str, num_envs: int, frames: int, train: bool = True) -> RunFact
             for _ in range(4):
                 for rows in torch.randperm(len(data)).chunk(4):
                     values = loss(data[rows])
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     sum(value for name, value in values.items() if name.startswith("loss_")).backward()
-                    optimiser.step()
+                    optimizer.step()
 
     yield run
     collector.shutdown()

@@ -1,4 +1,4 @@
-"""Running mean and variance: the one implementation that every normaliser of the library uses.
+"""Running mean and variance: the one implementation that every normalizer of the library uses.
 
 `RunningMeanStd` (arrays), `RunningNorm` (tensors), `RunningStat` and `VecNorm` (TensorDicts) are thin layers over
 `RunningStats`. It keeps a count, a mean and a sum of squared deviations in float64. Batches are added by the parallel
@@ -36,7 +36,7 @@ class RunningStats:
         shape: shape of one row, without batch dimensions; `()` for scalars such as rewards.
         epsilon: added to the variance before the square root.
         min_variance: lower bound of the variance that `normalize` uses.
-        clip: normalised values are clipped to `[-clip, clip]`, or to `(low, high)`; None for no clipping.
+        clip: normalized values are clipped to `[-clip, clip]`, or to `(low, high)`; None for no clipping.
         decay: factor on the weight of the earlier rows at each update; 1 for equal weights.
         device: None for NumPy, else the torch device ("cpu", "cuda:0", …) of the statistics.
 
@@ -203,7 +203,7 @@ class RunningStats:
         return out.to(x.dtype if x.is_floating_point() else torch.float32)
 
     def affine(self) -> tuple[Array, Array]:
-        """Returns `mean` and `scale`, `[*shape]` float64; the normalised values are `(x - mean) * scale`."""
+        """Returns `mean` and `scale`, `[*shape]` float64; the normalized values are `(x - mean) * scale`."""
         if self._scale is None:
             var = self.var
             if self.min_variance:

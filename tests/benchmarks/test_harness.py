@@ -16,7 +16,7 @@ from benchmarks import report
 
 LOOP = Implementation("loop", "main", "by_hand:loop_cartpole")
 ONCE = Implementation("once", "main", "by_hand:loop_cartpole", fresh=True)
-WRONG = Implementation("wrong", "main", "by_hand:loop_cartpole", {"colour": "red"})
+WRONG = Implementation("wrong", "main", "by_hand:loop_cartpole", {"color": "red"})
 
 
 def test_implementations_take_turns_and_a_failure_does_not_stop_others():
@@ -26,7 +26,7 @@ def test_implementations_take_turns_and_a_failure_does_not_stop_others():
     assert [len(by_name[name].micros) for name in ("loop", "once", "wrong")] == [2, 2, 0]
     assert all(us > 0 for us in by_name["loop"].micros + by_name["once"].micros)
     assert all(load >= 0 for load in by_name["loop"].loads)
-    assert "colour" in by_name["wrong"].error
+    assert "color" in by_name["wrong"].error
 
 
 def test_new_implementations_warm_up_when_turns_are_long(monkeypatch):

@@ -49,8 +49,8 @@ class WalkEnv(GymLikeEnv):
 
 
 def test_other_result_tuples_can_be_converted() -> None:
-    env = WalkEnv(colour="red")
-    assert env.built_with == {"colour": "red"}
+    env = WalkEnv(color="red")
+    assert env.built_with == {"color": "red"}
     check_env_specs(env)
     rollout = env.rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
     assert rollout["next", "x"].flatten().tolist() == [1, 2, 3]

@@ -259,12 +259,12 @@ def test_failed_restarts_are_reported() -> None:
     def make() -> FaultyEnv:
         lives.append(1)
         if len(lives) > 1:
-            raise OSError("the licence server is gone")
+            raise OSError("the license server is gone")
         return FaultyEnv(1, "step", raises)
 
     pool = make_pool([FaultyEnv, make], "serial", 1, on_failure="restart")
     pool.reset()
-    with pytest.raises(WorkerError, match="the licence server is gone") as exc_info:
+    with pytest.raises(WorkerError, match="the license server is gone") as exc_info:
         pool.step(ACTIONS[:2])
     assert exc_info.value.transition.reward[0] == 1
     pool.close()
@@ -464,16 +464,16 @@ def test_failed_restarts_raise_in_every_command(tmp_path: Any) -> None:
 
     def make() -> FaultyEnv:
         if mark.exists():
-            raise OSError("the licence server is gone")
+            raise OSError("the license server is gone")
         mark.touch()
         return FaultyEnv(1, "step", is_killed)
 
     pool = make_pool([FaultyEnv, make], "processes", 2, on_failure="restart")
     pool.reset()
-    with pytest.raises(WorkerError, match="the licence server is gone"):
+    with pytest.raises(WorkerError, match="the license server is gone"):
         pool.step(ACTIONS[:2])
     for use in (lambda: pool.step(ACTIONS[:2]), pool.reset):
-        with pytest.raises(WorkerError, match="the licence server is gone"):
+        with pytest.raises(WorkerError, match="the license server is gone"):
             use()
     mark.unlink()
     pool.reset()

@@ -79,7 +79,7 @@ NETS = {
     "softmax of the first": lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(0)),
     "layer norm": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3), nn.LayerNorm(3, elementwise_affine=False)),
     "layer norm without bias": lambda: nn.LayerNorm(6, bias=False),
-    "normalised": lambda: MultiLayered(ObsNormLayer(torch.randn(6), torch.rand(6) + 1, -1, 1), nn.Linear(6, 2)),
+    "normalized": lambda: MultiLayered(ObsNormLayer(torch.randn(6), torch.rand(6) + 1, -1, 1), nn.Linear(6, 2)),
     "rnn": lambda: RNN(6, 5),
     "rnn, relu": lambda: MultiLayered(nn.Linear(6, 4), RNN(4, 5, "relu"), nn.Linear(5, 2)),
     "lstm": lambda: LSTM(6, 5),
@@ -126,7 +126,7 @@ def test_members_equal_their_own_modules(name, members):
 
 def test_members_equal_their_own_modules_in_double():
     check(NETS["two recurrent"](), 40, dtype=torch.float64)
-    check(NETS["normalised"](), 3, dtype=torch.float64)
+    check(NETS["normalized"](), 3, dtype=torch.float64)
 
 
 @settings(max_examples=30, deadline=None)

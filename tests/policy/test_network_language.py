@@ -127,7 +127,7 @@ def test_networks_can_be_nested():
         ("__import__('os').system('true')", 1, 1, "an attribute"),
         ("functional(1)", 1, 1, "no layer is called 'functional'"),
         ("Linear(4)", 1, 1, "Linear rejected its arguments: .*out_features"),
-        ("Tanh() >> Linear(4, 2, colour=1)", 1, 11, "colour"),
+        ("Tanh() >> Linear(4, 2, color=1)", 1, 11, "color"),
         ("x = Tanh()", 1, 1, "not in the network language"),
         ("Tanh(); Tanh()", 1, 7, "not in the network language"),
     ],

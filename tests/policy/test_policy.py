@@ -51,8 +51,8 @@ def test_nets_may_be_strings_modules_or_callables(net, kwargs):
 
 def test_invalid_nets_raise():
     """A ready module with kwargs is a ValueError, any other type a TypeError."""
-    with pytest.raises(ValueError, match="colour"):
-        Policy(nn.Linear(3, 2), colour=1)
+    with pytest.raises(ValueError, match="color"):
+        Policy(nn.Linear(3, 2), color=1)
     with pytest.raises(TypeError, match="got int"):
         Policy(3)
     with pytest.raises(TypeError, match="got dict"):

@@ -13,17 +13,17 @@ from vecrl.policy.saved_policy import SavedPolicy, save_atomically
 SIZES = {"obs_length": 3, "act_length": 2}
 
 
-def saved(network, normalised):
+def saved(network, normalized):
     norm = RunningNorm(shape=3, clip=2.0)
     norm.update(torch.randn(50, 3) * 4 + 7)
     vector = torch.randn(Policy(network, **SIZES).parameter_length)
-    return SavedPolicy("Some-v1", network, SIZES, vector, norm.state_dict() if normalised else None, 2.0, 7.5), norm
+    return SavedPolicy("Some-v1", network, SIZES, vector, norm.state_dict() if normalized else None, 2.0, 7.5), norm
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("network", ["Linear(obs_length, act_length)", "RNN(obs_length, 4) >> Linear(4, act_length)"])
-def test_files_hold_the_complete_policy(network, normalised, tmp_path):
-    before, norm = saved(network, normalised)
+def test_files_hold_the_complete_policy(network, normalized, tmp_path):
+    before, norm = saved(network, normalized)
     before.save(tmp_path / "best.pt")
     assert [f.name for f in tmp_path.iterdir()] == ["best.pt"]
     after = SavedPolicy.load(tmp_path / "best.pt")
@@ -34,7 +34,7 @@ def test_files_hold_the_complete_policy(network, normalised, tmp_path):
     module, h = after.module(), ()
     for _ in range(3):
         x = torch.randn(3) * 20
-        expected = policy(norm.normalize(x) if normalised else x)
+        expected = policy(norm.normalize(x) if normalized else x)
         out = module(x, *h)
         out, h = (out[0], (out[1],)) if isinstance(out, tuple) else (out, ())
         torch.testing.assert_close(out, expected)

@@ -11,7 +11,7 @@ from vecrl.errors import StateError
 from vecrl.snapshot import capture, restore
 
 
-class Randomised(gymnasium.Wrapper):
+class Randomized(gymnasium.Wrapper):
     """Draws new masses and gravity in every episode."""
 
     def reset(self, **kwargs):
@@ -25,7 +25,7 @@ class Randomised(gymnasium.Wrapper):
 
 @pytest.mark.parametrize("name", ["Hopper-v5", "InvertedDoublePendulum-v5"])
 def test_a_randomized_model_is_part_of_the_state(name):
-    env, other = (Randomised(gymnasium.make(name)) for _ in range(2))
+    env, other = (Randomized(gymnasium.make(name)) for _ in range(2))
     env.reset(seed=1)
     env.action_space.seed(1)
     play(env, 40)

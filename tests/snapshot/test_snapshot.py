@@ -52,7 +52,7 @@ ENVS = {
     "Rich": RichStateEnv,
     "Own": OwnStateEnv,
     "wrapped": lambda: gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.TimeLimit(RichStateEnv(), 13), 3),
-    "normalised": lambda: gymnasium.wrappers.NormalizeReward(gymnasium.wrappers.NormalizeObservation(OwnStateEnv())),
+    "normalized": lambda: gymnasium.wrappers.NormalizeReward(gymnasium.wrappers.NormalizeObservation(OwnStateEnv())),
     "CartPole": lambda: gymnasium.make("CartPole-v1"),
     "CartPole, drawn": lambda: gymnasium.make("CartPole-v1", render_mode="rgb_array"),
     "Blackjack": lambda: gymnasium.make("Blackjack-v1"),

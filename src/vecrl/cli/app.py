@@ -265,7 +265,7 @@ def evolve(
         Optional[float],  # noqa: UP045
         typer.Option(help="Maximum step of the center per generation, for pgpe-clipup."),
     ] = None,
-    obs_norm: Annotated[bool, typer.Option(help="Normalise observations by running statistics.")] = True,
+    obs_norm: Annotated[bool, typer.Option(help="Normalize observations by running statistics.")] = True,
     action_noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on outputs.")] = 0.0,
     decrease_rewards_by: Annotated[float, typer.Option(help="Subtracted from each reward in the search.")] = 0.0,
     alive_bonus: Annotated[

@@ -1,4 +1,4 @@
-"""Reads data sets of labelled rows: scikit-learn's bundled sets, ARFF files, and the cache of the OpenML client.
+"""Reads data sets of labeled rows: scikit-learn's bundled sets, ARFF files, and the cache of the OpenML client.
 
 Nothing is downloaded. This module knows no environments.
 """

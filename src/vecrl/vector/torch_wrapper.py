@@ -92,12 +92,12 @@ class TorchWrapper(Stateful):
         self._classic, self._clips = force_classic_api, clip_actions
         self._copy_results = False
         self._device: torch.device | None = None
-        self._vectorised = hasattr(self.unwrapped, "single_action_space")
+        self._vectorized = hasattr(self.unwrapped, "single_action_space")
         self.observation_space = array_space(env.observation_space)
         self.action_space = array_space(env.action_space)
         self._nested_obs = is_nested(self.observation_space)
         num_envs = None
-        if self._vectorised:
+        if self._vectorized:
             self.num_envs: int = env.num_envs
             num_envs = env.num_envs
             self.single_observation_space = array_space(env.single_observation_space)
@@ -152,7 +152,7 @@ class TorchWrapper(Stateful):
             observation, info = result, []
         if self.array_type is None:
             self.array_type = array_type(first_leaf(observation), fallback="numpy")
-            self._copy_results = self.array_type == "jax" or (self.array_type == "numpy" and not self._vectorised)
+            self._copy_results = self.array_type == "jax" or (self.array_type == "numpy" and not self._vectorized)
         observation = self._receive_obs(observation)
         self._device = getattr(first_leaf(observation), "device", None)
         return observation if self._classic or not info else (observation, *info)

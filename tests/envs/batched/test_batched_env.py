@@ -265,8 +265,8 @@ def test_settings_apply_from_the_next_start() -> None:
     assert env.is_closed
     env.reset()
     assert len(set(env.pid)) == 2
-    with pytest.raises(TypeError, match="colour"):
-        env.configure_parallel(colour="red")
+    with pytest.raises(TypeError, match="color"):
+        env.configure_parallel(color="red")
     env.close()
     assert (single := CountingTensorDictEnv()).configure_parallel(num_threads=1) is single
     with EnvBase.make_parallel(CountingTensorDictEnv, num_envs=2, backend="serial") as env:

@@ -18,7 +18,7 @@ from .base import NativeSimulator, start_bounds
 GRAVITY = 9.8  # m/s²
 MASS = 1.0  # kg, of either link
 LENGTH = 1.0  # m, of the first link
-CENTRE = 0.5  # m, from a link's joint to its centre of mass
+CENTER = 0.5  # m, from a link's joint to its center of mass
 INERTIA = 1.0  # kg m², of either link
 TAU = 0.2  # s
 MAX_SPEEDS = (4 * math.pi, 9 * math.pi)  # rad/s
@@ -71,16 +71,16 @@ def _derivative(state: Array, torque: Array) -> Array:
     xp = namespace_of(state)
     first, second, first_dot, second_dot = state
     cos, sin = xp.cos(second), xp.sin(second)
-    lever = MASS * LENGTH * CENTRE
-    d1 = cos * (2 * lever) + (MASS * (LENGTH**2 + 2 * CENTRE**2) + 2 * INERTIA)
-    d2 = cos * lever + (MASS * CENTRE**2 + INERTIA)
+    lever = MASS * LENGTH * CENTER
+    d1 = cos * (2 * lever) + (MASS * (LENGTH**2 + 2 * CENTER**2) + 2 * INERTIA)
+    d2 = cos * lever + (MASS * CENTER**2 + INERTIA)
     # The cosine of an angle minus pi / 2 is its sine.
-    weight2 = xp.sin(first + second) * (MASS * CENTRE * GRAVITY)
-    weight1 = weight2 + xp.sin(first) * (MASS * (CENTRE + LENGTH) * GRAVITY)
+    weight2 = xp.sin(first + second) * (MASS * CENTER * GRAVITY)
+    weight1 = weight2 + xp.sin(first) * (MASS * (CENTER + LENGTH) * GRAVITY)
     load1 = weight1 - lever * sin * second_dot * (second_dot + 2 * first_dot)
     ratio = d2 / d1
     load2 = weight2 + lever * sin * (first_dot * first_dot)
-    second_acc = (torque + ratio * load1 - load2) / (MASS * CENTRE**2 + INERTIA - ratio * d2)
+    second_acc = (torque + ratio * load1 - load2) / (MASS * CENTER**2 + INERTIA - ratio * d2)
     first_acc = -(d2 * second_acc + load1) / d1
     return stack([first_dot, second_dot, first_acc, second_acc])
 

@@ -43,8 +43,8 @@ class Pendulum(NativeSimulator):
     def initial(uniforms: Array, options: ResetOptions) -> Array:
         angle = option_number(options, "x_init", math.pi)
         speed = option_number(options, "y_init", 1.0)
-        centred = 2 * uniforms - 1
-        return stack([centred[0] * angle, centred[1] * speed])
+        centered = 2 * uniforms - 1
+        return stack([centered[0] * angle, centered[1] * speed])
 
     def advance(self, state: Array, action: Array) -> tuple[Array, Array, Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
         xp = namespace_of(state)
