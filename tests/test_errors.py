@@ -19,6 +19,7 @@ from vecrl.errors import (
     NetParsingError,
     OutOfSpecError,
     PendingError,
+    PlatformError,
     SerializationError,
     SpaceError,
     StateError,
@@ -47,6 +48,7 @@ TIMED_OUT = Failure((3,), "step", "no reply within 1 s", worker=2, kind="timed_o
         (PendingError, (RuntimeError,)),
         (SerializationError, (ValueError,)),
         (VersionError, (ModuleNotFoundError,)),
+        (PlatformError, (NotImplementedError,)),
         (NetParsingError, (ValueError,)),
         (StateError, (ValueError,)),
         (CheckpointError, (StateError,)),
@@ -64,7 +66,7 @@ def test_errors_derive_from_builtin_exceptions(error: type[Exception], kinds: tu
 def test_the_docstring_shows_every_exception() -> None:
     samples = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
-    assert len(classes) == 16
+    assert len(classes) == 17
     assert all(e.__name__ in samples for e in classes)
 
 

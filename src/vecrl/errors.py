@@ -10,6 +10,7 @@
     ├── PendingError (RuntimeError)          another command is pending, or none is
     ├── SerializationError (ValueError)      a factory cannot be sent to a worker process
     ├── VersionError (ModuleNotFoundError)   a library is missing, or its version is not supported
+    ├── PlatformError (NotImplementedError)  the platform lacks what is needed
     ├── StateError (ValueError)              a state cannot be captured, or cannot be restored into the object
     │   └── CheckpointError                  a file is no checkpoint, or is incomplete
     ├── NetParsingError (ValueError)         a network description is not in the grammar
@@ -68,6 +69,10 @@ class SerializationError(VecrlError, ValueError):
 
 class VersionError(VecrlError, ModuleNotFoundError):
     """A library is not installed, or its version is not supported."""
+
+
+class PlatformError(VecrlError, NotImplementedError):
+    """The platform, such as Windows, lacks calls of the system that are needed."""
 
 
 class StateError(VecrlError, ValueError):

@@ -11,7 +11,6 @@ on the import path. The author of a simulator must see to it:
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -30,7 +29,7 @@ from .. import checkpoint
 from ..errors import CheckpointError
 from ..policy.saved_policy import SavedPolicy
 from ..simulators.registry import BARE, find_entry
-from ..snapshot.atomic_write import append_text, write_atomically
+from ..snapshot.atomic_write import append_text, lock_file, write_atomically
 from .config_file import read_yaml
 
 _LONGEST_LINE = 1000  # bytes of a line of metrics.csv
@@ -236,7 +235,7 @@ def _write_text(path: Path, text: str) -> None:
 def _lock(folder: int) -> bool:
     """Locks an open folder; returns False if another process has the lock. True if folders cannot be locked here."""
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(folder, wait=False)
     except BlockingIOError:
         return False
     except OSError:

@@ -190,4 +190,5 @@ class PoolCloser:
             return [*crashed, *command.failures, *timed_out], True
 
 
-os.register_at_fork(after_in_child=PoolCloser.leave_to_owners)
+if hasattr(os, "register_at_fork"):  # not Windows
+    os.register_at_fork(after_in_child=PoolCloser.leave_to_owners)

@@ -7,15 +7,23 @@ replaced, and not the link.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import IO, BinaryIO
+
+from ..errors import PlatformError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 _PERMISSIONS = 0o777  # without the setuid and setgid bits
 
@@ -100,7 +108,9 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
 
     Raises:
         OSError: it cannot be created, or `path` is a folder, a device or a pipe.
+        PlatformError: the platform has no locks of files.
     """
+    _require_locks()
     mode = _file_mode(path)
     path = _followed(path)
     _remove_abandoned(path, suffix)
@@ -109,10 +119,31 @@ def open_draft(path: Path, suffix: str = "") -> tuple[BinaryIO, Path]:
         opener = partial(os.open, mode=mode & _PERMISSIONS)  # the draft of a private file is private
         file = open(temp_path, "xb", opener=opener)  # noqa: SIM115 -- the caller closes it
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file)
         if os.fstat(file.fileno()).st_nlink:
             return file, temp_path
         file.close()  # another process removed it as abandoned before it was locked
+
+
+def lock_file(file: IO[bytes] | int, *, wait: bool = True) -> None:
+    """Locks an open file, or a folder by its descriptor, for this process until it is closed.
+
+    Args:
+        file: the file.
+        wait: whether to wait while another process has the lock.
+
+    Raises:
+        OSError: the file system has no locks; or, with `wait=False`, another process has the lock (BlockingIOError).
+        PlatformError: the platform has none.
+    """
+    system = _require_locks()
+    system.flock(file, system.LOCK_EX if wait else system.LOCK_EX | system.LOCK_NB)
+
+
+def _require_locks() -> ModuleType:
+    if fcntl is None:
+        raise PlatformError(f"Files are written on Linux and macOS only, where they can be locked, got {sys.platform}.")
+    return fcntl
 
 
 def _file_mode(path: Path) -> int:
@@ -158,7 +189,7 @@ def _remove_abandoned(path: Path, suffix: str) -> None:
         # without waiting, should there be a pipe of this name
         with suppress(OSError), open(temp_path, "rb", opener=_open_without_waiting) as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(file, wait=False)
                 temp_path.unlink(missing_ok=True)
 
 

@@ -106,7 +106,8 @@ class ForkServer:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         signal.set_wakeup_fd(self._wake_write)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a worker gets the caller's
+        with contextlib.suppress(ValueError):  # macOS has no limit and allows none
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a worker gets the caller's
         for fd in (control.fileno(), self._wake_read):
             self._poll.register(fd, select.POLLIN)
 
@@ -186,12 +187,8 @@ class ForkServer:
 
     def _reap(self) -> None:
         for pid in [*self._statuses, *self._servers]:
-            # Check without reaping: while the process is a zombie, no other process group can get its id.
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if (status := _status(pid, group=pid in self._statuses)) is None:
                 continue
-            if pid in self._statuses:
-                _kill_group(pid)
-            _, status = os.waitpid(pid, 0)
             self._servers.discard(pid)
             if (fd := self._statuses.pop(pid, None)) is not None:
                 with contextlib.suppress(OSError):
@@ -405,6 +402,8 @@ class RootServer(ForkServer):
 
     def _reap(self) -> None:
         super()._reap()
+        if sys.platform != "linux":  # it has no other children
+            return
         with contextlib.suppress(ChildProcessError):
             while (end := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if end.si_pid in self._statuses or end.si_pid in self._servers:  # it ended after `super()._reap`
@@ -514,6 +513,19 @@ def threads_running() -> bool:
         import threading
 
         return threading.active_count() > 1
+
+
+def _status(pid: int, *, group: bool) -> int | None:
+    """Returns the exit status of a process, or None if it runs. Kills what is left of its group, if it has one."""
+    if hasattr(os, "waitid"):  # see it before it is reaped: until then, no other process group can get its id
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        if group:
+            _kill_group(pid)
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done and group and not hasattr(os, "waitid"):
+        _kill_group(pid)
+    return status if done else None
 
 
 def _kill(pid: int) -> None:

@@ -8,12 +8,13 @@ names of backends. This module must not import Ray.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Literal
 
-from ...errors import VersionError
+from ...errors import PlatformError, VersionError
 from ...registries import Registry
 from ..worker import WorkerSpec
 from .base import Backend
@@ -189,13 +190,23 @@ def _load_threads() -> MakeBackend:
     return ThreadBackend
 
 
+def _require_posix(backend: str) -> None:
+    if not hasattr(os, "posix_spawn"):
+        raise PlatformError(
+            f"Expected Linux or macOS for backend={backend!r}, got {sys.platform}. Use 'serial' or 'threads', or run "
+            "vecrl in WSL."
+        )
+
+
 def _load_processes() -> MakeBackend:
+    _require_posix("processes")
     from .processes import ProcessBackend
 
     return ProcessBackend
 
 
 def _load_ray() -> MakeBackend:
+    _require_posix("ray")
     try:
         from .ray_cluster.backend import RayBackend
     except ModuleNotFoundError as error:

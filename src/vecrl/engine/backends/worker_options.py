@@ -84,7 +84,7 @@ class WorkerOptions:
     Attributes:
         start_method: "forkserver" forks worker processes from a clean process that has imported the factories' modules;
             "spawn" starts a new interpreter per worker, for modules that must not be imported before a fork (CUDA).
-            "fork" gives a warning and means "forkserver".
+            "fork" gives a warning and means "forkserver". On macOS, all mean "spawn".
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
         preload: modules to import once before workers are forked, in addition to those that the factories refer to.
         pin_workers: whether to pin worker i to the i-th group of `threads_per_worker` cores among those that this

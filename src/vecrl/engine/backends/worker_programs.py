@@ -89,7 +89,8 @@ class ThisPython:
     """The worker of `process_worker`, on the caller's interpreter."""
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
-        fork, preload = options.start_method == "forkserver", options.preload
+        fork = options.start_method == "forkserver" and sys.platform == "linux"  # imports fork with calls of Linux
+        preload = options.preload
         if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
             raise ModuleNotFoundError(
                 f"Expected preload to name modules that can be imported, got {missing[0]!r}. "
