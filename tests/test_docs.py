@@ -41,6 +41,32 @@ BLOCKS = [
 ]
 
 
+ELSEWHERE = {  # the test files that run the blocks of further pages
+    "brax.md": "simulators/test_docs.py",
+    "clusters.md": "engine/test_ray_backend.py",
+    "extending.md": "simulators/test_docs.py",  # and this file
+    "first-environment.md": "test_tutorials.py",
+    "first-native-task.md": "test_tutorials.py",
+    "from-evotorch.md": "interop/test_docs.py",
+    "from-sb3.md": "interop/test_sb3_page.py",
+    "from-tianshou.md": "interop/test_docs.py",
+    "from-torchrl.md": "interop/test_docs.py",
+    "mujoco.md": "simulators/mujoco/test_docs.py",
+    "simulators.md": "simulators/test_docs.py",
+    "tensordict-steps.md": "envs/test_tensordict_steps.py",
+    "training.md": "interop/test_training_page.py",
+}
+
+
+def test_all_blocks_are_run() -> None:
+    pages = {path.name for path in DOCS.glob("*.md") if "```python" in path.read_text()}
+    assert pages == {page for page, _, _ in BLOCKS if page != "../README.md"} | ELSEWHERE.keys()
+    for page, file in ELSEWHERE.items():
+        text = (Path(__file__).parent / file).read_text()
+        assert page in text, file
+        assert "exec(" in text or "subprocess" in text, file
+
+
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
 def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some blocks write files

@@ -1,6 +1,7 @@
 """Ray actors: placement, process environment, and cleanup of a Ray that vecrl started."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -261,3 +262,13 @@ def test_killed_or_interrupted_scripts_leave_no_processes(send: Any, how: signal
     assert time.monotonic() - begin < 8.0
     assert script.process.returncode
     assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")
+
+
+@pytest.mark.ray
+def test_the_block_of_the_page_runs(cluster: TestCluster) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    with cluster.node(num_cpus=4):
+        exec(compile(block, "clusters.md", "exec"), names)
+    assert names["obs"].shape == (64, 4)

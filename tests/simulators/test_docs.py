@@ -1,4 +1,4 @@
-"""Runs the Python blocks of docs/simulators.md, a section at a time, and the example in JAX of docs/extending.md."""
+"""Runs the Python blocks of docs/simulators.md, section by section, docs/brax.md, and in JAX of docs/extending.md."""
 
 import re
 from functools import cache
@@ -29,6 +29,13 @@ def test_section_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = {"__name__": "block"}
     for number, block in enumerate(SECTIONS[section], 1):
         exec(compile(block, f"simulators.md, {section}, block {number}", "exec"), names)
+
+
+def test_brax_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "brax.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "block"}
+    exec(compile(block, "brax.md", "exec"), names)
+    assert names["obs"].shape == (1024, 27)
 
 
 @cache
