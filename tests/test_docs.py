@@ -2,6 +2,8 @@
 
 import ast
 import contextlib
+import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,33 @@ def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)  # some blocks write files
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))  # one registers a name
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
+
+
+def _api_objects() -> Iterator[tuple[str, Any]]:
+    """Yields the public classes and functions of the modules of API pages, of those that can be imported here."""
+    for page in sorted((DOCS / "api").glob("*.md")):
+        for name in re.findall(r"^::: (vecrl[\w.]*)$", page.read_text(), re.MULTILINE):
+            with contextlib.suppress(ImportError, AttributeError):  # of a simulator, or of a single object
+                module = importlib.import_module(name)
+                members = {member for member in vars(module) if not member.startswith("_")}
+                for member in getattr(module, "__all__", sorted(members)):
+                    found = getattr(module, member)
+                    if getattr(found, "__module__", "").startswith("vecrl") and callable(found):
+                        yield f"{name}.{member}", found
+
+
+def test_api_pages_name_nothing_private() -> None:
+    """In bases and in signatures."""
+    objects = dict(_api_objects())
+    assert len(objects) > 300
+    private: list[str] = []
+    for name, found in objects.items():
+        bases = found.__bases__ if isinstance(found, type) else ()
+        private += [f"{name}: {base.__name__}" for base in bases if base.__name__.startswith("_")]
+        with contextlib.suppress(ValueError, TypeError):  # it has no signature
+            words = re.findall(r"\b_[A-Za-z]\w*", str(inspect.signature(found)))
+            private += [f"{name}: {word}" for word in words if word != "_reset"]  # a key of TorchRL
+    assert private == []
 
 
 def test_every_argument_has_an_entry_of_its_own() -> None:

@@ -149,7 +149,7 @@ class Apply(nn.Module):
         return f"operator={self.operator!r}, argument={self.argument}"
 
 
-class _RecurrentCell(nn.Module):
+class RecurrentCell(nn.Module):
     """The base class of `RNN` and `LSTM`: the weights of `gates` stacked affine maps of the input and of the state.
 
     Names, order and initial values are those of torch's `RNNCell` and `LSTMCell`, so that state dicts are compatible.
@@ -180,7 +180,7 @@ class _RecurrentCell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}"
 
 
-class RNN(_RecurrentCell):
+class RNN(RecurrentCell):
     """A recurrent layer: `h' = nonlinearity(W x + b + U h + c)`, returned as `(h', h')`.
 
     `x` is `[..., input_size]`, `h` is `[..., hidden_size]` or None for zeros.
@@ -214,7 +214,7 @@ class RNN(_RecurrentCell):
         return f"{super().extra_repr()}, nonlinearity={self.nonlinearity!r}"
 
 
-class LSTM(_RecurrentCell):
+class LSTM(RecurrentCell):
     """A long short-term memory layer, which returns `(y, (y, c))`.
 
     `x` is `[..., input_size]`; the state is None for zeros, or two tensors `[..., hidden_size]`: output and cell.

@@ -58,7 +58,7 @@ def _obs_norm(module: ObsNormLayer, parameters: Parameters) -> BatchedForward:
     return module.forward
 
 
-class _RunningBase:
+class RunningBase:
     """The base class of `RunningNorm` and `RunningStat`: the statistics under the names of neuroevolution code."""
 
     stats: RunningStats
@@ -105,7 +105,7 @@ class _RunningBase:
         return f"{type(self).__name__}({self.stats!r})"
 
 
-class RunningNorm(_RunningBase):
+class RunningNorm(RunningBase):
     """A running normalization of observation tensors, on any device.
 
     Args:
@@ -184,12 +184,12 @@ class RunningNorm(_RunningBase):
             SpaceError: a shape does not fit.
             ValueError: a mask is given with another instance.
         """
-        if not isinstance(x, _RunningBase | RunningStats):
+        if not isinstance(x, RunningBase | RunningStats):
             self.stats.update(x, mask)
             return
         if mask is not None:
             raise ValueError("Expected no mask with another instance, which is merged as a whole. Omit the mask.")
-        self.stats.merge(x.stats if isinstance(x, _RunningBase) else x)
+        self.stats.merge(x.stats if isinstance(x, RunningBase) else x)
 
     def normalize(self, x: Array) -> Array:
         """Returns `(x - mean) / stdev`, clipped: a tensor of `dtype` on the device of `x`, or an array for an array.
@@ -216,7 +216,7 @@ class RunningNorm(_RunningBase):
         return copied
 
 
-class RunningStat(_RunningBase):
+class RunningStat(RunningBase):
     """A running normalization of single observations or batches, as NumPy arrays of float32.
 
     The first observation sets the shape of an observation.
@@ -265,8 +265,8 @@ class RunningStat(_RunningBase):
         Raises:
             SpaceError: a shape does not fit.
         """
-        if isinstance(x, _RunningBase | RunningStats):
-            other = x.stats if isinstance(x, _RunningBase) else x
+        if isinstance(x, RunningBase | RunningStats):
+            other = x.stats if isinstance(x, RunningBase) else x
             if not other.count:
                 return
             self._init_stats(other.shape)

@@ -56,21 +56,20 @@ __all__ = [
     "unregister",
 ]
 
-_MODULE_EXPORTS = {
-    "arrays": ("array_type", "convert_from_torch", "convert_to_torch", "convert_to_torch_bool", "reset_tensors"),
-    "batched_vector_env": ("BatchedVectorEnv",),
-    "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
-    "sync_env": ("SyncVectorEnv",),
-    "torch_wrapper": ("TorchVectorEnv", "TorchWrapper"),
-}
-_MODULE_OF = {name: module for module, names in _MODULE_EXPORTS.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_extra("torch", f"{__name__}.{name}")
-    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    exports = {
+        "arrays": ("array_type", "convert_from_torch", "convert_to_torch", "convert_to_torch_bool", "reset_tensors"),
+        "batched_vector_env": ("BatchedVectorEnv",),
+        "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
+        "sync_env": ("SyncVectorEnv",),
+        "torch_wrapper": ("TorchVectorEnv", "TorchWrapper"),
+    }
+    for module, names in exports.items():
+        if name in names:
+            require_extra("torch", f"{__name__}.{name}")
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from ..validation import parse_number
 from .base import BaseVectorEnv, Id, Step
 from .result_format import Obs
 
-_EPS = float(np.finfo(np.float32).eps)
+FLOAT32_EPS = float(np.finfo(np.float32).eps)
 
 
 class RunningMeanStd:
@@ -40,7 +40,7 @@ class RunningMeanStd:
         mean: float | np.ndarray = 0.0,
         std: float | np.ndarray = 1.0,
         clip_max: float | None = 10.0,
-        epsilon: float = _EPS,
+        epsilon: float = FLOAT32_EPS,
     ):
         self.clip_max = None if clip_max is None else parse_number("clip_max", clip_max, 0)
         self.eps = parse_number("epsilon", epsilon, 0)

@@ -34,15 +34,15 @@ _FEW = 6  # observations: so many are written faster one by one than as a block
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})  # most types of rewards
 
 
-class _SupportsReset(Protocol):
+class SupportsReset(Protocol):
     def reset(self) -> object: ...
 
 
-class _SupportsClose(Protocol):
+class SupportsClose(Protocol):
     def close(self) -> None: ...
 
 
-E = TypeVar("E", bound=_SupportsClose)
+E = TypeVar("E", bound=SupportsClose)
 
 
 class GymnasiumSimulator:
@@ -250,7 +250,7 @@ class GymnasiumSimulator:
                 raise RowFailures(failures)
 
 
-def restore_env(env: _SupportsReset, set_state: Callable[[], object]) -> None:
+def restore_env(env: SupportsReset, set_state: Callable[[], object]) -> None:
     """Calls `set_state`; resets `env` and tries again if `env` contains no objects of a class in the state."""
     try:
         set_state()
@@ -330,7 +330,7 @@ def make_all(makers: Sequence[Callable[[], E]], check: Callable[[E], None]) -> l
     return envs
 
 
-def close_all(envs: Sequence[_SupportsClose]) -> list[tuple[int, BaseException]]:
+def close_all(envs: Sequence[SupportsClose]) -> list[tuple[int, BaseException]]:
     """Closes all environments and returns the row and the exception of each that raised."""
     failures: list[tuple[int, BaseException]] = []
     for row, env in enumerate(envs):

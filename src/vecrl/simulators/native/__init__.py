@@ -41,10 +41,10 @@ NATIVE: dict[str, type[NativeSimulator]] = {
 }
 """The native tasks by their ids: gymnasium's, and those that `register_native` has added."""
 
-_Task = TypeVar("_Task", bound=type[NativeSimulator])
+TaskClass = TypeVar("TaskClass", bound=type[NativeSimulator])
 
 
-def register_native(task: _Task) -> _Task:
+def register_native(task: TaskClass) -> TaskClass:
     """Makes a task of your own available as `native::ID`, everywhere; a decorator of its class.
 
     Args:
