@@ -404,7 +404,10 @@ SIMULATOR_LIBRARIES = {
     "jumanji": {"jumanji"},
     "playground": {"jax"},
     "mujoco": {"torch", "numba", "llvmlite"},
-    **{name: {"torch"} for name in ("array_library", "compile_utils", "counter_rng", "native", "row_task")},
+    **{
+        name: {"torch"}
+        for name in ("array_library", "compile_utils", "counter_rng", "native", "row_task", "row_task_checks")
+    },
     "openml": {"torch"},
     "vmas": {"torch"},
     "vmas_state": {"torch"},

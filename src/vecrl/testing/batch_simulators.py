@@ -21,6 +21,8 @@ from ..engine.simulator import (
 )
 from ..engine.space_layout import Layout, Tree
 from ..engine.trees import map_tree, named_leaves
+from ..simulators.native import NativeSimulator
+from ..simulators.row_task_checks import check_functions
 from ..vector import BatchedVectorEnv
 from .comparisons import SEEDS, assert_equal_arrays, error_of, same_tree
 
@@ -140,6 +142,14 @@ class BatchSimulatorConformance:
                 "Expected two simulators without seeds to start with different observations, got the same. "
                 f"{_START_ADVICE}"
             )
+
+    # -- native tasks ------------------------------------------------------------------------------
+
+    def test_functions_of_a_task(self) -> None:
+        """The functions of a `NativeSimulator` return the shapes and dtypes that `RowTask` describes."""
+        with _closed(self.make, 3) as sim:
+            if isinstance(sim, NativeSimulator):
+                check_functions(sim)
 
     # -- resets and steps --------------------------------------------------------------------------
 

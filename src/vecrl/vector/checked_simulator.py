@@ -289,7 +289,8 @@ class CheckedSimulator:
         if shape is not None and str(value.dtype).removeprefix("torch.") not in dtypes:
             raise SpaceError(
                 f"Expected {field} to have the dtype {dtypes[0]}, got {str(value.dtype).removeprefix('torch.')}. "
-                f"Convert it with .to(torch.{dtypes[0]}), or declare another space."
+                f"Convert it by .to(torch.{dtypes[0]}), or by .astype({dtypes[0]!r}) if NumPy computes it, or declare "
+                "another space."
             )
         if value.device.type != device.type or None is not value.device.index != device.index is not None:
             raise SpaceError(

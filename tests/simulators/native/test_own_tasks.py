@@ -8,7 +8,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from vecrl.errors import SpaceError
 from vecrl.simulators.native import NATIVE, CartPole, NativeSimulator, make_native, register_native
+from vecrl.simulators.row_task_checks import check_functions
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import make_vector_env
 
@@ -82,3 +84,49 @@ def test_what_is_no_task_is_refused() -> None:
     for wrong in (3, Drift(2), dict):
         with pytest.raises(TypeError, match="Expected a subclass of NativeSimulator, got"):
             register_native(wrong)  # type: ignore[type-var]
+
+
+class Correct(Drift):
+    """Takes both array libraries."""
+
+    supports_numpy = True
+
+
+def _with(**functions: Any) -> Any:
+    """Returns the task with other functions."""
+    return type("Wrong", (Correct,), {name: staticmethod(function) for name, function in functions.items()})(3)
+
+
+def _in_place(state: Any, action: Any) -> Any:
+    state += action
+    return state, state[0], state[0] > 3
+
+
+@pytest.mark.parametrize("task", [Correct, Drift, *(NATIVE[name] for name in sorted(NATIVE))])
+def test_functions_that_fit_pass(task: Any) -> None:
+    check_functions(task(3))
+
+
+@pytest.mark.parametrize(
+    ("functions", "text"),
+    [
+        (
+            {"advance": lambda s, a: (s - 0.1 * (a == 1), s[0], s[0] > 3)},
+            "the state from Wrong.advance with NumPy to have the dtype float32, got float64. Convert it: namespace_of",
+        ),
+        ({"advance": lambda s, a: (s, s[0])}, r"\(state, reward, terminated\) from Wrong.advance, got 2 values"),
+        ({"advance": lambda s, a: (s, 1.0, s[0] > 3)}, r"the reward from .* to be an array \[n\], got 1.0"),
+        ({"advance": lambda s, a: (s, s[0], s[0])}, "terminated from .* to have the dtype bool, got float32"),
+        (
+            {"advance": lambda s, a: (s, s, s[0] > 3)},
+            r"the reward .* the shape \(3,\) for 3 rows, got \(1, 3\)",
+        ),
+        ({"advance": _in_place}, "advance not to change its state, got other values in it"),
+        ({"initial": lambda u, o: u.T}, r"Wrong.initial with NumPy to have the shape \(3, 3\)"),
+        ({"observe": lambda s: s[0]}, r"Wrong.observe with NumPy to have the shape \(1, 3\) for 3 rows, got \(3,\)"),
+        ({"initial": lambda u, o: u * (2 if isinstance(u, np.ndarray) else 1)}, "the same with NumPy and torch"),
+    ],
+)
+def test_functions_that_do_not_fit_are_named(functions: Any, text: str) -> None:
+    with pytest.raises(SpaceError, match=text):
+        check_functions(_with(**functions))

@@ -85,7 +85,10 @@ def register_native(task: TaskClass) -> TaskClass:
         )
     for name in ("id", "observation_space", "action_space", "episode_steps", "fps", "num_draws"):
         if not hasattr(task, name):
-            raise TypeError(f"Expected {task.__name__} to have the attribute {name!r}, got none. RowTask describes it.")
+            raise TypeError(
+                f"Expected {task.__name__} to have the attribute {name!r}, got none. Define it as "
+                "vecrl.simulators.row_task.RowTask describes."
+            )
     other = NATIVE.get(task.id)
     if other is not None and (other.__module__, other.__qualname__) != (task.__module__, task.__qualname__):
         raise ValueError(f"Expected a new id, got {task.id!r}, which {other.__qualname__} has. Choose another one.")
