@@ -416,13 +416,14 @@ def play(
 ) -> None:
     """Plays the best policy of a run, in a window or a video."""
     require_extra("torch", "vecrl play")
+    from ..policy.saved_policy import SavedPolicy
     from .rollout import RolloutCommand
-    from .runs import env_of, policy_of
+    from .runs import env_of
 
     import_modules(imports)
     if "video_envs" in _given(context) and video is None:
         raise ValueError("Expected --video with --video-envs, got --video-envs alone. Add it, or omit both.")
-    policy = policy_of(run)
+    policy = SavedPolicy.load(run)
     name, env_kwargs, max_steps = env_of(run, policy, env, _env_kwargs(env_arg, python))
     command = RolloutCommand(name, policy, episodes, 8, max_steps, seed, 1, {"env_kwargs": env_kwargs})
     film = {"video": video, "video_envs": video_envs, "video_steps": video_steps, "human": video is None}
@@ -439,12 +440,12 @@ def export(
     """Exports the best policy of a run, with the normalization of its observations, as one program."""
     require_extra("torch", "vecrl export")
     from ..policy.export import EXPORT_SUFFIXES, export_policy
+    from ..policy.saved_policy import SavedPolicy
     from .console import console, status
     from .media import prepare_output_path
-    from .runs import policy_of
 
     prepare_output_path(file, EXPORT_SUFFIXES)
-    policy = policy_of(run)
+    policy = SavedPolicy.load(run)
     with status("exporting"):
         export_policy(policy, file)
     console.print(f"exported: {file}", soft_wrap=True, markup=False)

@@ -87,16 +87,6 @@ def _random(module: RandomActions, parameters: Parameters) -> BatchedForward:
     return forward
 
 
-def _load_policy(path: Path) -> SavedPolicy:
-    try:
-        return SavedPolicy.load(path)
-    except OSError as error:
-        raise ValueError(
-            f"Expected --policy to be a file that vecrl evolve wrote, such as RUN/best.pt, got {str(path)!r}: "
-            f"{error.strerror}."
-        ) from error
-
-
 class RolloutCommand:
     """One call of the command.
 
@@ -122,7 +112,7 @@ class RolloutCommand:
         self.env, self.episodes, self.evaluator_options, self.max_steps = env, episodes, evaluator_options, max_steps
         self.num_envs = min(num_envs, episodes)
         self.seed = random_seed() if seed is None else seed
-        self.saved_policy = _load_policy(policy) if isinstance(policy, Path) else policy
+        self.saved_policy = SavedPolicy.load(policy) if isinstance(policy, Path) else policy
 
     def open_log(self, logger: str | None, parent: Path) -> RunLog:
         """Returns a log in a new folder of `parent` if `logger` is one, with the settings of the command."""

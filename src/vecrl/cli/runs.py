@@ -1,4 +1,4 @@
-"""`vecrl runs`: a table and a picture of past runs. `vecrl play` and `vecrl export` find the policy of a run here."""
+"""`vecrl runs`: a table and a picture of past runs. `vecrl play` finds the environment of a run here."""
 
 from __future__ import annotations
 
@@ -108,21 +108,6 @@ def _read_runs(folder: Path) -> tuple[list[Run], dict[str, str]]:
     return runs, broken
 
 
-def policy_of(run: Path) -> SavedPolicy:
-    """Returns the best policy of a run, from its folder or from the file of the policy.
-
-    Raises:
-        ValueError: there is no file, or it contains no policy.
-    """
-    file = run / "best.pt" if run.is_dir() else run
-    try:
-        return SavedPolicy.load(file)
-    except OSError as error:
-        raise ValueError(
-            f"Expected the folder of a run, or a policy that vecrl evolve wrote, got {str(run)!r}: {error.strerror}."
-        ) from error
-
-
 def env_of(
     run: Path, policy: SavedPolicy, env: str | None, env_args: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any], int | None]:
@@ -131,7 +116,7 @@ def env_of(
     What names code in the files of the run is used only if it is given too, see `checked_env_args`.
 
     Args:
-        run, policy: the folder, or the file of the policy, and what `policy_of` returned.
+        run, policy: the folder, or the file of the policy, and its policy.
         env, env_args: those of the command line.
     """
     file, saved_env, saved_args, max_steps = run, policy.env, dict(env_args), None

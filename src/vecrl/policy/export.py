@@ -39,7 +39,7 @@ def export_policy(policy: SavedPolicy, path: str | os.PathLike[str]) -> None:
         raise ValueError(f"Expected a file name that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx":
         require_extra("onnx", "the export to ONNX")
-    module = _Stateless(policy.module()).eval()
+    module = _Stateless(policy.module()).eval().requires_grad_(False)
     x = torch.zeros(2, int(policy.constants["obs_length"]))
     with torch.no_grad():
         result = module(x)

@@ -64,9 +64,9 @@ class Policy:
 
         Raises:
             ValueError: the file is damaged, or contains no policy.
-            OSError: the file cannot be opened.
+            OSError: there is no file, or it cannot be opened.
         """
-        saved = SavedPolicy.load(os.path.join(path, "best.pt") if os.path.isdir(path) else path)
+        saved = SavedPolicy.load(path)
         policy = cls(saved.module())
         policy.set_parameters(saved.parameters)
         return policy

@@ -58,11 +58,19 @@ class SavedPolicy:
     def load(cls, path: str | os.PathLike[str]) -> SavedPolicy:
         """Reads a file that `save` wrote, with torch's `weights_only`: only tensors, numbers and text, no code.
 
+        Args:
+            path: the file, or the folder of a run of `vecrl evolve`, of which it is best.pt.
+
         Raises:
             ValueError: the file is damaged, or contains no policy.
-            OSError: the file cannot be opened.
+            OSError: there is no file, or it cannot be opened.
         """
-        state = load_tensors(path)
+        path = os.path.join(path, "best.pt") if os.path.isdir(path) else path
+        try:
+            state = load_tensors(path)
+        except OSError as error:
+            found = f"{os.fspath(path)!r}: {error.strerror}"
+            raise type(error)(f"Expected the folder of a run of vecrl evolve, or its best.pt, got {found}.") from error
         file_format = state.pop("format", None) if isinstance(state, dict) else None
         if type(file_format) is not int or file_format != FORMAT:
             raise ValueError(f"Expected a vecrl policy of format {FORMAT} in {os.fspath(path)}, got other data.")
