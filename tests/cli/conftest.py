@@ -30,6 +30,7 @@ ODD += [
     "Motionless",
     "Rewardless",
     "Repetitive",
+    "FourValues",
 ]
 
 

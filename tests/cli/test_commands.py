@@ -1,10 +1,12 @@
 """`vecrl envs`, `check`, `rollout` and `bench` with real environments."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -218,8 +220,12 @@ def test_check_passes_valid_environments(vecrl, odd, env):
         ("OutOfBounds", ["[-1, 1] at (0,)", "Widen the bounds"]),
         ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
         ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
-        ("Raising", ["RuntimeError: out of order"]),
-        ("Unmakeable", ["creation", "RuntimeError: no such level …"]),
+        ("Raising", ["2 episodes: RuntimeError: out of order (invalid_envs.py:", ", in step)."]),
+        (
+            "FourValues",
+            ["(observation, reward, terminated, truncated, info) from step, got 4 values", "LegacyGymAdapter"],
+        ),
+        ("Unmakeable", ["creation", "RuntimeError: no such level (invalid_envs.py:"]),
         ("Spaceless", ["observation space: Expected a space, got None. Set self.observation_space"]),
         ("NoObservationSpace", ["observation space", "a space"]),
         ("Exiting", ["first observation", "exited with code 4", "os._exit"]),
@@ -262,6 +268,36 @@ def test_check_prints_each_error_once_in_full(vecrl, odd):
     (line,) = [line for line in answer.out.splitlines() if line.startswith("first observation: ")]
     assert line.endswith("Widen the bounds, or clip observations.")
     assert answer.out.count(line.partition("got ")[2]) == 1
+
+
+@pytest.mark.parametrize("env", ["Raising", "FourValues", "WrongDtype", "Unseeded"])
+def test_check_prints_a_cause_once(vecrl, odd, env):
+    out = vecrl("check", f"Odd/{env}-v0").out
+    assert "Mismatches: 1." in out
+    assert "not checked, since " in out
+
+
+def test_check_says_what_the_functions_of_a_task_return(vecrl, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "first-native-task.md").read_text()
+    source = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Docking" in block)
+    wrong = source.replace("speed + 0.1 * xp.clip(action[:, 0], -1, 1)", "speed + 0.1 * (action[:, 0] > 0)")
+    assert wrong != source
+    (tmp_path / "wrong_docking.py").write_text(wrong.replace("Docking-v0", "WrongDocking-v0"))
+    answer = vecrl("check", "native::WrongDocking-v0", "--import", tmp_path / "wrong_docking.py")
+    assert answer.code == 1
+    assert "Expected the state from Docking.advance with NumPy to have the dtype float32, got float64" in answer.out
+    assert "Mismatches: 1." in answer.out
+
+
+def test_files_of_the_user_are_named(vecrl, tmp_path):
+    """In the errors of an import, and where a run has a task that a file must register."""
+    (tmp_path / "broken_tasks.py").write_text("import gymnasium\n\ngymnasium.no_such_function()\n")
+    answer = vecrl("check", "CartPole-v1", "--import", tmp_path / "broken_tasks.py")
+    assert "no_such_function' (broken_tasks.py:3, in <module>).\n" in answer.out
+    answer = vecrl("check", "CartPole-v1", "--import", "no_such_module")
+    assert "No module named 'no_such_module'. Give an installed module, one on PYTHONPATH" in answer.out
+    answer = vecrl("rollout", "native::NoSuchTask-v0")
+    assert answer.out.endswith("If a file of yours registers it, give --import FILE.\n")
 
 
 def test_check_prints_json(vecrl, odd):
@@ -672,5 +708,5 @@ def test_invalid_networks_and_policies_are_named(vecrl, tmp_path):
     assert "Expected a --network in the network language, got 'Foo()': no layer is called 'Foo'" in answer.out
     answer = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "none.pt")
     assert answer.code != 0
-    assert "Expected --policy to be a file that vecrl evolve wrote" in answer.out
+    assert "Expected the folder of a run of vecrl evolve, or its best.pt" in answer.out
     assert "none.pt" in answer.out

@@ -239,8 +239,24 @@ def test_invalid_options_print_one_line_and_make_no_folder(vecrl, tmp_path, argu
     assert answer.code == 1
     assert "Error:" in answer.out
     assert text in answer.out
-    assert len(answer.out.strip().splitlines()) == 1
+    hint = ["If a file of yours registers it, give --import FILE."] if text == "Nowhere" else []
+    assert answer.out.strip().splitlines()[1:] == hint
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_at_once_leaves_no_folder(vecrl, odd, tmp_path):
+    answer = vecrl("evolve", "Odd/Raising-v0", "--out", tmp_path)
+    assert answer.code == 1
+    assert "out of order" in answer.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_success_says_what_to_try(vecrl, tmp_path):
+    options = ["--generations", 2, "--popsize", 4, "--test-episodes", 2, "--no-video", "--out", tmp_path]
+    answer = vecrl("evolve", "native::CartPole-v1", "--stop-at", 501, *options)
+    assert answer.code == 0
+    assert "The goal was not reached. More --generations" in answer.out
+    assert "not reached" not in vecrl("evolve", "native::CartPole-v1", "--stop-at", 5, *options).out
 
 
 def test_tracebacks_on_request(vecrl):

@@ -184,7 +184,7 @@ def test_the_best_policy_of_a_run_is_played(vecrl, folder, tmp_path, monkeypatch
     for path in (run, run / "best.pt"):
         answer = vecrl("play", path)
         assert answer.code == 1
-        assert "DISPLAY is not set. Record a --video." in answer.out
+        assert "DISPLAY is not set. Add --video play.mp4." in answer.out
     monkeypatch.setenv("DISPLAY", ":0")  # SDL draws to memory
     assert "in the window: return" in vecrl("play", run, "--seed", 3).out
 

@@ -85,3 +85,8 @@ def test_gymnasium_finds_it_by_an_id():
     with gymnasium.make_vec("vecrl:vecrl/make", num_envs=3, name="native::CartPole-v1") as envs:
         assert isinstance(envs, BatchedVectorEnv)
         assert envs.num_envs == 3
+
+
+def test_names_of_other_libraries_are_explained() -> None:
+    with pytest.raises(TypeError, match=r"got 'n_envs'.*Did you mean num_envs\?"):
+        vecrl.make("CartPole-v1", n_envs=8)

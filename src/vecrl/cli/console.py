@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import signal
 import sys
+import sysconfig
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -178,12 +181,20 @@ class SlowNotice:
 
 
 def name_hint(env: object, message: str = "") -> str:
-    """Returns a sentence with names that are similar to an unknown one, unless a message has one; "" if it is known."""
-    if not isinstance(env, str) or "Did you mean" in message:
-        return ""
-    from ..simulators.availability import suggest
+    """Returns what to try instead of an unknown name; "" if it is known.
 
-    return suggest(env).rstrip()
+    Args:
+        env: the name.
+        message: what is printed before; similar names in it are not repeated.
+    """
+    if not isinstance(env, str):
+        return ""
+    from ..simulators.availability import is_unknown, suggest
+
+    if not is_unknown(env):
+        return ""
+    similar = "" if "Did you mean" in message else suggest(env)
+    return f"{similar}If a file of yours registers it, give --import FILE."
 
 
 def first_line(error: BaseException, suffix: str = " (--traceback shows the rest)") -> str:
@@ -191,6 +202,21 @@ def first_line(error: BaseException, suffix: str = " (--traceback shows the rest
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     suffix = suffix if len(lines) > 1 else ""
     return (lines[0] if lines else type(error).__name__) + suffix
+
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_NOT_OF_THE_USER = *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[1]), "<"
+
+
+def place_of(error: BaseException) -> str:
+    """Returns where in the user's code an exception was raised, also in a worker, such as " (arm.py:46, in step)".
+
+    That is the last line of the traceback that is neither of the standard library, an installed package nor vecrl. It
+    is "" if there is none.
+    """
+    text = "".join(traceback.format_exception(error))
+    places = [place for place in _PLACE.findall(text) if not place[0].startswith(_NOT_OF_THE_USER)]
+    return " ({}:{}, in {})".format(Path(places[-1][0]).name, *places[-1][1:]) if places else ""
 
 
 def _is_expected(error: Exception) -> bool:
@@ -220,9 +246,11 @@ def import_modules(names: Sequence[str]) -> list[str]:
         try:
             import_module(module)
         except Exception as error:  # the module may raise anything
+            is_found = not (isinstance(error, ModuleNotFoundError) and error.name == module)
+            advice = "" if is_found else " Give an installed module, one on PYTHONPATH, or the path of a Python file."
             raise ImportError(
-                f"Expected --import {name} to be importable, got {type(error).__name__}: {first_line(error, '')}. Give "
-                "an installed module, one on PYTHONPATH, or the path of a Python file."
+                f"Expected --import {name} to be importable, got {type(error).__name__}: {first_line(error, '')}"
+                f"{place_of(error)}.{advice}"
             ) from error
     return modules
 

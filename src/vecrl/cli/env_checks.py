@@ -20,19 +20,22 @@ from rich.markup import escape
 from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import AutoresetMode
 from ..engine.trees import map_tree
-from ..errors import StepTimeout, WorkerCrash
+from ..errors import SpaceError, StepTimeout, WorkerCrash
 from ..gym_interface import Env
+from ..simulators.native import NativeSimulator
 from ..simulators.registry import BARE, Entry, find_entry, register_entry
+from ..simulators.row_task_checks import check_functions
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
 from ..vector.vector_env import VectorEnv
-from .console import console, first_line, name_hint, print_json
+from .console import console, first_line, name_hint, place_of, print_json
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 EPISODES = 2
 MAX_STEPS = 1500
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
 TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."
+NO_EXCEPTION = "no exception"
 WORKER, RENDERING = "same in a worker process", "rendering"
 
 
@@ -86,17 +89,19 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
         self.env: Any = None
         self.warnings: list[str] = []  # of the check that is running
 
-    def run_check(self, check_name: str) -> Finding:
-        """Runs a check, a key of `CHECKS`, and returns its result."""
+    def run_check(self, check_name: str) -> Finding | None:
+        """Runs a check, a key of `CHECKS`, and returns its result; None if it is for other environments."""
         self.warnings.clear()
         try:
-            expected, actual = CHECKS[check_name](self)
-            return Finding(check_name, True, expected, actual, warnings=tuple(self.warnings))
+            if (found := CHECKS[check_name](self)) is None:
+                return None
+            return Finding(check_name, True, *found, warnings=tuple(self.warnings))
         except CheckFailed as failure:
             expected, actual, advice = failure.args
             return Finding(check_name, False, expected, actual, advice)
         except (Exception, SystemExit) as error:  # any exception of the environment is a finding
-            return Finding(check_name, False, "no exception", f"{type(error).__name__}: {first_line(error, ' …')}")
+            kind = "" if isinstance(error, SpaceError) else f"{type(error).__name__}: "  # which says what was expected
+            return Finding(check_name, False, NO_EXCEPTION, f"{kind}{first_line(error, '')}{place_of(error)}")
 
     def make(self, renders: bool = False) -> Env:
         """Creates one environment, which renders images if `renders`."""
@@ -141,6 +146,26 @@ def _check_reset(env: Env, seed: int) -> tuple[str, str]:
     return "within its space", _describe_value(actual[0])
 
 
+def _check_functions(checks: EnvChecks) -> tuple[str, str] | None:
+    simulator = getattr(checks.env.unwrapped, "simulator", None)
+    if not isinstance(simulator, NativeSimulator):
+        return None
+    check_functions(simulator)
+    return "shapes and dtypes as declared", "as declared"
+
+
+def _step(env: Env, action: Tree) -> tuple[Tree, ...]:
+    result = env.step(action)
+    if not isinstance(result, tuple) or len(result) != 5:
+        found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise CheckFailed(
+            "(observation, reward, terminated, truncated, info) from step",
+            found,
+            "Four values are the old gym's interface: wrap it in vecrl.simulators.legacy_gym.LegacyGymAdapter.",
+        )
+    return result
+
+
 def _check_steps(checks: EnvChecks) -> tuple[str, str]:
     env, seed = checks.env, checks.seed
     lengths, ends = [0] * EPISODES, False
@@ -149,7 +174,7 @@ def _check_steps(checks: EnvChecks) -> tuple[str, str]:
         observations.add(_leaves(env.reset(seed=seed + episode)[0]))
         env.action_space.seed(seed + episode)  # after the reset, in which some environments make a new space
         for lengths[episode] in range(1, MAX_STEPS + 1):
-            obs, reward, terminated, truncated, info = env.step(_sample(env))
+            obs, reward, terminated, truncated, info = _step(env, _sample(env))
             _check_obs(env.observation_space, obs)
             if not np.isscalar(_to_numpy(reward)[()]) or not np.isfinite(float(reward)):
                 raise CheckFailed("a finite number as reward", repr(reward), "step should return a float as reward.")
@@ -274,7 +299,7 @@ def _trajectory(env: Env, seed: int, action_seed: int | None = None) -> list[lis
     )  # after the reset, in which some environments make a new space
     rows = [_leaves(obs)]
     for _ in range(200):
-        obs, reward, terminated, truncated, _ = env.step(_sample(env))
+        obs, reward, terminated, truncated, _ = _step(env, _sample(env))
         rows.append([*_leaves(obs), _to_numpy(reward), _to_numpy(terminated), _to_numpy(truncated)])
         if terminated or truncated:
             break
@@ -383,8 +408,9 @@ BASIC: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {  # if one of these 
     "observation space": lambda checks: _check_space(checks.env, "observation_space"),
     "action space": lambda checks: _check_space(checks.env, "action_space"),
 }
-CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {
+CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str] | None]] = {
     **BASIC,
+    "functions of the task": _check_functions,
     "first observation": lambda checks: _check_reset(checks.env, checks.seed),
     f"{EPISODES} episodes": _check_steps,
     "same seed, same episode": _check_seeds,
@@ -395,6 +421,8 @@ CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {
     RENDERING: lambda checks: _check_render(checks.make, checks.seed),
 }
 SEEDED = "same seed, same episode", "fresh object, same episode", "auto-reset in all modes", WORKER
+# If one of these fails, the next ones would fail for the same reason.
+CHAIN = "functions of the task", "first observation", f"{EPISODES} episodes", *SEEDED
 LIMITED_CHECKS = {"seeds": SEEDED, "pixels": (RENDERING,)}  # checks that a limit of an entry rules out
 
 
@@ -426,7 +454,8 @@ def check_env(
         console.print(f"  {symbol}  {finding.check_name:<{width}}  {escape(text)}", soft_wrap=True)
     mismatches = [finding for finding in findings if finding.ok is False]
     for finding in mismatches:
-        text = f"Expected {finding.expected}, got {finding.actual.removesuffix('.')}. {finding.advice}".rstrip()
+        what = "" if finding.expected == NO_EXCEPTION else f"Expected {finding.expected}, got "
+        text = f"{what}{finding.actual.removesuffix('.')}. {finding.advice}".rstrip()
         console.print(f"[red]{finding.check_name}[/]: {escape(text)}", soft_wrap=True)
     for finding in findings:
         for warning in finding.warnings:
@@ -437,6 +466,12 @@ def check_env(
     if as_json:
         print_json({"env": env, "passed": not mismatches, "checks": [asdict(finding) for finding in findings]})
     return not mismatches
+
+
+def _reason_for_no_check(check_name: str, entry: Entry, failed: str) -> str:
+    """Returns why a check would say nothing new: a limit of the simulator, or a check that failed before; else ""."""
+    limits = (text for word, text in entry.limits.items() if check_name in LIMITED_CHECKS.get(word, ()))
+    return next(limits, f"not checked, since {failed!r} failed" if failed and check_name in CHAIN else "")
 
 
 def _findings(
@@ -452,11 +487,12 @@ def _findings(
     skipped |= set() if render else {RENDERING}
     checks = partial(EnvChecks, env, make_env, kwargs, seed, entry, make_rendering)
     with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout, preload=preload) as worker:
+        failed = ""  # the first check of the chain that failed
         for check_name in CHECKS:
             if check_name in skipped:
                 continue
-            if limit := next((word for word in entry.limits if check_name in LIMITED_CHECKS.get(word, ())), None):
-                yield Finding(check_name, None, f"no check ({limit})", entry.limits[limit])
+            if reason := _reason_for_no_check(check_name, entry, failed):
+                yield Finding(check_name, None, "no check", reason)
                 continue
             try:
                 with console.status(f"checking: {check_name}"):
@@ -469,6 +505,10 @@ def _findings(
             except StepTimeout:
                 yield Finding(check_name, False, f"a result within {timeout:g} s", "none", TIMEOUT_ADVICE)
                 return
+            if finding is None:
+                continue
             yield finding
             if check_name in BASIC and not finding.ok:
                 return
+            if check_name in CHAIN and finding.ok is False:
+                failed = check_name

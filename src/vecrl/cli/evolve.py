@@ -31,6 +31,10 @@ from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
 PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal
+UNSOLVED = (
+    "More --generations or another --seed may help; --episodes 8 if episodes start differently; another --algorithm, "
+    "such as snes; another --stdev; a smaller --network."
+)
 MANY_PARAMETERS = 100_000  # with more, a population search makes little progress
 
 
@@ -146,6 +150,10 @@ class Evolution:
                 with RunLog.open(self.options.logger, self.folder.path) as self._log:
                     self._log.settings(asdict(self.options))
                     return self._show()
+        except Exception:
+            if not self._resumed and not self.search.generation:  # the folder has nothing to resume or to play
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            raise
         finally:
             self.evaluator.close()
 
@@ -378,6 +386,8 @@ class Evolution:
         if generation:
             took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
             console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
+            if not interrupted and self.options.stop_at is not None and not self.selection.solved:
+                console.print(f"[yellow]The goal was not reached.[/] {UNSOLVED}", soft_wrap=True)
         for name, path in self.folder.existing_files("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True, markup=False)
         if interrupted:

@@ -267,9 +267,9 @@ def play_in_window(
 def check_window(env: str) -> None:
     """Raises the errors of `play_in_window` that need no environment."""
     if find_entry(env)[0].is_batched:
-        raise ValueError(f"Expected an environment that opens windows, got {env!r}, a batch. Record a --video.")
+        raise ValueError(f"Expected an environment that opens windows, got {env!r}, a batch. Add --video play.mp4.")
     if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
-        raise ValueError("Expected a screen for a window, got none: DISPLAY is not set. Record a --video.")
+        raise ValueError("Expected a screen for a window, got none: DISPLAY is not set. Add --video play.mp4.")
 
 
 def check_renders(env: str, *, env_kwargs: Mapping[str, Any], constant_observation: bool = False) -> None:
@@ -288,11 +288,13 @@ def check_renders(env: str, *, env_kwargs: Mapping[str, Any], constant_observati
 
 @contextmanager
 def _reason_for_no_images(env: str) -> Iterator[None]:
-    """Raises the reason of the registry, if it has one, in place of the simulator's error."""
+    """Raises the reason in place of the simulator's error: that of the registry, or that it takes no `render_mode`."""
     try:
         yield
     except Exception as error:
         reason = find_entry(env)[0].limits.get("pixels")
+        if reason is None and "render_mode" in str(error) and "TypeError" in str(error):
+            reason = "its constructor takes no render_mode"
         if reason is None:
             raise
         raise ValueError(

@@ -321,7 +321,8 @@ def _shell(text: str) -> str:
 
 
 def _refuse(file: Path, name: str, value: object, option: str) -> None:
+    own = "If a file of yours registers it, give --import FILE. " if name == "env" else ""
     raise ValueError(
-        f"Expected {file} to name no code, got {name}: {value!r:.200}, which may run a file, a module or a program. If "
-        f"you trust it, repeat it on the command line: {option}"
+        f"Expected {file} to name no code, got {name}: {value!r:.200}, which may run a file, a module or a program. "
+        f"{own}If you trust it, repeat it on the command line: {option}"
     )

@@ -45,7 +45,7 @@ def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     for candidate in AutoresetMode:
         if candidate.value.lower() == normalized:
             return candidate
-    names = ", ".join(repr(candidate.value) for candidate in AutoresetMode)
+    names = ", ".join(repr(candidate.name.lower()) for candidate in AutoresetMode)
     raise ValueError(f"Expected autoreset_mode to be one of {names}, got {mode!r}.")
 
 

@@ -70,6 +70,21 @@ def _available(prefix: str, with_names: bool) -> Availability:
         return Availability(names=(), missing=f"{type(error).__name__}: {error}", **known)
 
 
+def is_unknown(env_name: str) -> bool:
+    """Returns whether the simulator of a name lists its names, and has no such one.
+
+    >>> is_unknown("native::Cartpole-v1"), is_unknown("native::CartPole-v1"), is_unknown("module:Id")
+    (True, False, False)
+    """
+    try:
+        entry, name = find_entry(env_name)
+        names = () if entry.missing is not None else tuple(entry.names())
+    except (Exception, SystemExit):  # the error of the caller says more
+        return False
+    is_imported = entry.prefix == BARE and ":" in name
+    return bool(names) and name not in names and not is_imported
+
+
 def suggest(env_name: str) -> str:
     """Returns a sentence with similar names for a name that its prefix does not list; "" if it is listed.
 

@@ -228,6 +228,8 @@ def _advice(unknown: str) -> str:
     """Returns what to do with an argument that a simulator does not take."""
     if unknown in _POOL_OPTIONS:
         return "Give it to a VectorEnv or a ParallelEnv, which make environments in workers."
+    if unknown in ("n_envs", "env_num"):
+        return "Did you mean num_envs?"
     return "Correct the name, or omit the argument."
 
 
