@@ -15,7 +15,8 @@ from ..simulators.registry import Entry, find_entry, known_prefixes, register, u
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
 from .make import make
-from .rollout import Rollout, RolloutWorkers
+from .rollout import RolloutWorkers
+from .rollout_data import Rollout
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:
