@@ -143,8 +143,8 @@ test-peers: .venv-peers/.ready
 # Each of the two processes has a Ray cluster of its own.
 test-ray: .venv-peers/.ready
 	$(call pytest,.venv-peers) $(TWO) --timeout 300 -m ray tests/engine tests/faults tests/frozen tests/conformance \
-		tests/policy tests/cli tests/envs/batched tests/vector/test_rollout_workers.py tests/venv/test_interrupts.py \
-		tests/benchmarks tests/test_examples.py tests/test_random_streams.py
+		tests/policy tests/cli tests/envs/batched $(wildcard tests/vector/test_rollout_*.py) \
+		tests/venv/test_interrupts.py tests/benchmarks tests/test_examples.py tests/test_random_streams.py
 	$(call doctest,.venv-peers) src/vecrl/engine/backends
 
 # Only with those interpreters that are found. The tests get them by the variables that users set.

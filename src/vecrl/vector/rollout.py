@@ -9,33 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import cloudpickle
 import numpy as np
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool_options import OnFailure, PoolOptions
 from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
+from ..engine.trees import map_tree
 from ..errors import OutOfSpecError, PendingError
 from ..random_streams import RandomStreams, seed_streams
-from ..seeding import random_seed, seed_for, stream_for
+from ..seeding import random_seed, seed_for
 from ..validation import check_callable, parse_count
 from .base import seeds_of
 from .env_fns import split_env_fns
+from .policy_copy import PolicyCopy, as_arrays
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
-from .rollout_data import Rollout, RolloutRecorder, concat_leaves, concat_rollouts, rows_of
+from .rollout_data import Rollout, RolloutRecorder, concat_rollouts
 from .vector_env import EnvFn
 
-PolicyFn = Callable[[Tree], Tree]
-"""Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
-_GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
+PolicyFn = Callable[..., Any]
+"""Returns the actions for a batch of observations `[k, ...]`, and more: see `RolloutWorkers`."""
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
 
 
@@ -49,6 +48,16 @@ class RolloutWorkers:
     which a seed makes reproducible. With the same number of workers, rollouts of the same seed are then equal on every
     backend; with `row_by_row=True`, also for any number of workers. (Environments should draw from generators of each
     environment, as gymnasium's do: results of those that draw from global ones differ between threads and processes.)
+
+    A policy returns the actions, nested as the action space is, or `(action, extras)`, or a dict or TensorDict with
+    "action" and extras. Extras are arrays or tensors `[k, ...]` by names, such as log-probabilities and values.
+
+    If it has a method `initial_state(k)`, which returns a tree of arrays or tensors `[k, ...]`, it has a hidden state:
+    it is called as `policy(obs, state)`, and returns `(action, state)` or `(action, extras, state)`. Rows in which an
+    episode starts get the initial state.
+
+    If it has a method `value(obs)`, or `value(obs, state)` with a hidden state, which returns one number per row, the
+    rollout has the values of the last and of the final observations, which advantages need.
 
     A policy with its own generators should have a method `seed(seed)`, since all copies would otherwise draw the same
     numbers. It is called with a different number in each worker, when the worker starts and at each seeded reset.
@@ -65,9 +74,9 @@ class RolloutWorkers:
 
     Args:
         env_fns: n functions, each of which makes an environment.
-        policy: returns the actions for a batch of observations, NumPy arrays `[k, ...]`. Each worker has a copy of it,
-            pickled by value. To take new parameters it needs a method `set_parameters` or, as torch's modules have,
-            `load_state_dict`.
+        policy: returns the actions for a batch of observations, NumPy arrays `[k, ...]`, see above. Each worker has a
+            copy of it, pickled by value. To take new parameters it needs a method `set_parameters` or, as torch's
+            modules have, `load_state_dict`.
         backend: "processes", "threads", "serial" or "ray".
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
@@ -239,15 +248,12 @@ class _RolloutWorker(RemoteWorker):
         entropy: int,
     ):
         super().__init__(make, count, options)
-        self._pickled_policy = policy
-        self._policy: PolicyFn = cloudpickle.loads(policy)
+        self._policy = PolicyCopy(policy, self.pool.obs_layout, self.pool.action_layout, count, row_by_row=row_by_row)
         self._obs: Tree = None
         self._ids = range(options.env_id_offset, options.env_id_offset + count)
-        self._row_by_row = row_by_row
         self._streams = streams
         self._worker_streams: AbstractContextManager[object] = nullcontext()
-        self._policy_streams: list[RandomStreams] = []
-        self._seed_policy(seed_for(entropy, self._ids[0]))
+        self._policy.seed(seed_for(entropy, self._ids[0]))
 
     def reset_envs(self, seeds: Sequence[int | None] | None, root: int | None = None) -> None:
         """Resets the environments; a `root` seeds the random streams too."""
@@ -255,57 +261,24 @@ class _RolloutWorker(RemoteWorker):
             self._seed_streams(root)
         with self._worker_streams:
             self._obs = self.pool.reset(seeds).obs
+            self._policy.restart()
 
     def _seed_streams(self, root: int) -> None:
-        buffer = seed_for(root, self._ids[0])
+        seed = seed_for(root, self._ids[0])
         if self._streams == "process":
-            seed_streams(buffer)
+            seed_streams(seed)
         elif self._streams == "worker":
-            self._worker_streams = RandomStreams(buffer)
-        if self._row_by_row:
-            self._policy_streams = [RandomStreams(seed_for(stream_for(root, "rows"), i)) for i in self._ids]
-        elif self._streams == "policy":
-            self._policy_streams = [RandomStreams(buffer)]
-        self._seed_policy(buffer)
-
-    def _seed_policy(self, seed: int) -> None:
-        self._policy_seed = seed
-        if callable(reseed := getattr(self._policy, "seed", None)):
-            reseed(seed)
-
-    def _act(self, obs: Tree) -> Tree:
-        """Returns the actions for the observations of all environments."""
-        action_layout, count = self.pool.action_layout, self.pool.num_envs
-        if not self._row_by_row:
-            actions = _arrays(self._call_policy(obs, *self._policy_streams))
-            return action_layout.build(_batch(action_layout, actions, count))
-        obs_layout, parts = self.pool.obs_layout, []
-        for row in range(count):
-            row_obs = obs_layout.build(rows_of(obs_layout, obs, np.array([row])))
-            actions = _arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1]))
-            parts.append(_batch(action_layout, actions, 1))
-        return concat_leaves(parts, action_layout, 0)
-
-    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Tree:
-        if streams is None:
-            return self._policy(obs)
-        with _GLOBAL_STREAMS_LOCK, streams:
-            return self._policy(obs)
+            self._worker_streams = RandomStreams(seed)
+        self._policy.seed_streams(root, self._ids, separate=self._streams == "policy")
+        self._policy.seed(seed)
 
     def reload_policy(self, parameters: bytes | None) -> None:
         """Replaces the policy by a new copy, and loads the parameters if there are any."""
-        self._policy = cloudpickle.loads(self._pickled_policy)
-        self._seed_policy(seed_for(self._policy_seed, 1))
-        if parameters is not None:
-            self.load_parameters(parameters)
+        self._policy.reload(parameters)
 
     def load_parameters(self, parameters: bytes) -> None:
-        """Loads new parameters. (The bytes come from the process that made this worker, not from a file or network.)"""
-        load: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
-        if load is None:
-            kind = type(self._policy).__name__
-            raise TypeError(f"Expected a policy with set_parameters or load_state_dict, got {kind}, which has neither.")
-        load(cloudpickle.loads(parameters))
+        """Loads new parameters of the policy."""
+        self._policy.load_parameters(parameters)
 
     def collect(self, steps: int) -> Rollout:
         """Steps the environments and returns their trajectories."""
@@ -315,30 +288,27 @@ class _RolloutWorker(RemoteWorker):
             return self._play(steps)
 
     def _play(self, steps: int) -> Rollout:
-        recorder = RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
+        policy, recorder = self._policy, RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
+        first_state = map_tree(_copy, as_arrays(policy.state))
         for _ in range(steps):
-            action = self._act(self._obs)
+            action, extras = policy.act(self._obs)
             transition = self.pool.step(action, reset_done=True)
             obs, self._obs = self._obs, transition.obs
-            recorder.record(obs, action, transition)
-        return recorder.rollout(self._obs)
+            ended = transition.episodes.ids
+            final_obs = recorder.record(obs, action, extras, transition)
+            if policy.has_values and len(ended):
+                state = None if policy.state is None else map_tree(lambda leaf, rows=ended: leaf[rows], policy.state)
+                recorder.record_final_value(policy.values(final_obs, state, len(ended)))
+            policy.restart(ended)
+        last_value = policy.values(self._obs, policy.state, self.pool.num_envs) if policy.has_values else None
+        states = first_state, map_tree(_copy, as_arrays(policy.state))
+        return recorder.rollout(self._obs, *states, last_value)
+
+
+def _copy(leaf: Any) -> Any:
+    return None if leaf is None else np.array(leaf)
 
 
 def _root_of(seeds: Sequence[int | None]) -> int:
     """Returns the root of the policy's random streams: a hash of all environments' seeds."""
     return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
-
-
-def _arrays(actions: Tree) -> Tree:
-    """Converts torch tensors in actions to arrays; other values are returned unchanged."""
-    if isinstance(actions, dict):
-        return {key: _arrays(value) for key, value in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(_arrays(value) for value in actions)
-    return actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
-
-
-def _batch(layout: Layout, actions: Tree, rows: int) -> list[Any]:
-    """Returns the leaves of actions in the dtypes in which they are recorded, so that these are the ones played."""
-    leaves = zip(layout.batch(actions, rows), layout.leaves, strict=True)
-    return [values if leaf.dtype is None else np.asarray(values, leaf.dtype) for values, leaf in leaves]
