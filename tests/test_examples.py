@@ -21,6 +21,7 @@ SHORT = {
     "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
     "ppo_cleanrl.py": ["--total-steps", "256", "--envs", "4", "--steps", "32"],
     "ppo_pixels.py": ["--updates", "2", "--envs", "2", "--steps", "16"],
+    "ppo_rollout_workers.py": ["--total-steps", "4800", "--envs", "4", "--steps", "600", "--epochs", "1"],
     "world_model.py": ["--updates", "600", "--envs", "4", "--steps", "40", "--candidates", "32"],
 }
 
@@ -29,6 +30,7 @@ FILES = {
     "dqn_pixels.py": "logs/dqn_pixels/videos/episode_0.mp4",
     "pixels.py": "frames.png",
     "ppo_pixels.py": "logs/ppo_pixels/videos/episode_0.mp4",
+    "ppo_rollout_workers.py": "ppo_rollout_workers.png",
 }
 """The pictures and videos that examples write."""
 
