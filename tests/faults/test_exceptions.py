@@ -1,5 +1,7 @@
 """Environments that raise, at every place and on every backend: the error names them, and the others continue."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -156,3 +158,37 @@ def test_close_failures_do_not_stop_other_closes(backend: str, tmp_path: Any) ->
         pool.close()
     pool.close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+SCRIPT = """
+import gymnasium
+from vecrl.vector import RolloutWorkers, VectorEnv
+
+class Broken(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise KeyError("moisture")  # the line
+
+def act(obs):
+    return obs.missing  # another line
+
+for make in (
+    lambda: VectorEnv([Broken] * 2, backend="processes", num_workers=2).reset(),
+    lambda: RolloutWorkers([lambda: gymnasium.make("CartPole-v1")], act, num_workers=1).rollout(2),
+):
+    try:
+        make()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_tracebacks_show_the_lines_of_a_script(tmp_path: Any) -> None:
+    """Its classes and functions are pickled by value, in which newer versions of cloudpickle leave out the file."""
+    (tmp_path / "program.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "program.py"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    for line, text in ((9, 'raise KeyError("moisture")  # the line'), (12, "return obs.missing  # another line")):
+        assert f'program.py", line {line}, in ' in printed
+        assert text in printed

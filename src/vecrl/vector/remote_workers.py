@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ..engine.infos import InfoDict
+from ..engine.pickling import dump_with_files
 from ..engine.pool import Pool
 from ..engine.pool_options import PoolOptions
 from ..engine.simulator import Simulator
@@ -151,7 +151,7 @@ def pickled(name: str, value: object) -> bytes:
         SerializationError: the value cannot be pickled.
     """
     try:
-        return cloudpickle.dumps(value)
+        return dump_with_files(value)
     except Exception as error:  # pickling may raise any exception
         reason = f"{type(error).__name__}: {error}"
         raise SerializationError(f"Expected the {name} to be picklable, to send it to workers, got {reason}") from error

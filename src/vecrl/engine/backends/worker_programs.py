@@ -23,6 +23,7 @@ import gymnasium
 from ...errors import SerializationError, name_ids
 from ..batch_buffers import BatchBuffers
 from ..large_boxes import dump_by_value
+from ..pickling import dump_with_files
 from ..simulator import EnvDescription, ResetKeywords, SimulatorMaker
 from ..space_layout import Layout
 from ..worker import Command, Op, WorkerSpec
@@ -195,7 +196,7 @@ def pickle_worker_spec(worker_spec: WorkerSpec) -> bytes:
         SerializationError: it cannot be pickled.
     """
     try:
-        return cloudpickle.dumps(worker_spec)
+        return dump_with_files(worker_spec)
     except Exception as error:
         raise SerializationError(
             f"Expected a factory of {name_ids(worker_spec.ids)} that can be pickled and sent to a worker process, got "
