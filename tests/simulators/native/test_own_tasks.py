@@ -14,6 +14,8 @@ from vecrl.simulators.row_task_checks import check_functions
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import make_vector_env
 
+RNG = np.random.default_rng(1)
+
 
 class Drift(NativeSimulator):
     id, episode_steps, fps, num_draws = "Drift-v0", 20, 10, 1
@@ -107,6 +109,11 @@ def test_functions_that_fit_pass(task: Any) -> None:
     check_functions(task(3))
 
 
+def _observe_in_place(state: Any) -> Any:
+    state[0] = 0
+    return state
+
+
 @pytest.mark.parametrize(
     ("functions", "text"),
     [
@@ -115,18 +122,53 @@ def test_functions_that_fit_pass(task: Any) -> None:
             "the state from Wrong.advance with NumPy to have the dtype float32, got float64. Convert it: namespace_of",
         ),
         ({"advance": lambda s, a: (s, s[0])}, r"\(state, reward, terminated\) from Wrong.advance, got 2 values"),
-        ({"advance": lambda s, a: (s, 1.0, s[0] > 3)}, r"the reward from .* to be an array \[n\], got 1.0"),
+        ({"advance": lambda s, a: (s, 1.0, s[0] > 3)}, r"the reward from .* the shape \(11,\) for 11 .*, got 1.0"),
         ({"advance": lambda s, a: (s, s[0], s[0])}, "terminated from .* to have the dtype bool, got float32"),
+        ({"advance": lambda s, a: (s, s, s[0] > 3)}, r"the reward .* the shape \(11,\) .*, got \(1, 11\)"),
+        ({"advance": _in_place}, "Wrong.advance not to change its arguments, got other values in one"),
+        ({"observe": _observe_in_place}, "Wrong.observe not to change its arguments, got other values in one"),
+        ({"initial": lambda u, o: u.T}, r"Wrong.initial with NumPy to have the shape \(11, 11\)"),
+        ({"observe": lambda s: s[0]}, r"Wrong.observe with NumPy to have the shape \(1, 11\) for 11 .*, got \(11,\)"),
+        ({"observe": lambda s: s.T}, r"Wrong.observe with NumPy to have the shape \(1, 11\) for 11 .*, got \(11, 1\)"),
         (
-            {"advance": lambda s, a: (s, s, s[0] > 3)},
-            r"the reward .* the shape \(3,\) for 3 rows, got \(1, 3\)",
+            {"initial": lambda u, o: u * (2 if isinstance(u, np.ndarray) else 1)},
+            "Wrong.initial to be the same with",
         ),
-        ({"advance": _in_place}, "advance not to change its state, got other values in it"),
-        ({"initial": lambda u, o: u.T}, r"Wrong.initial with NumPy to have the shape \(3, 3\)"),
-        ({"observe": lambda s: s[0]}, r"Wrong.observe with NumPy to have the shape \(1, 3\) for 3 rows, got \(3,\)"),
-        ({"initial": lambda u, o: u * (2 if isinstance(u, np.ndarray) else 1)}, "the same with NumPy and torch"),
+        (
+            {"advance": lambda s, a: (s * (2 if isinstance(s, np.ndarray) else 1), s[0], s[0] > 3)},
+            "step 1 of Wrong to be the same with NumPy and torch",
+        ),
+        (
+            {"advance": lambda s, a: (s + a[0], s[0], s[0] > 3)},
+            "another result for environment 10 alone. Use no values",
+        ),
+        ({"advance": lambda s, a: (s, s[0] - s.mean(), s[0] > 3)}, "got another result for environment 0 alone"),
+        (
+            {"advance": lambda s, a: (s + RNG.random(dtype=np.float32), s[0], s[0] > 3)},
+            "Wrong.advance to give the same results for the same state and actions, got others. Draw random numbers in",
+        ),
     ],
 )
 def test_functions_that_do_not_fit_are_named(functions: Any, text: str) -> None:
     with pytest.raises(SpaceError, match=text):
         check_functions(_with(**functions))
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (None, "Expected Partial to define observe, got none"),
+        (
+            lambda state: state,
+            "Expected Partial.observe to be a static method or to take self, got a function of 1",
+        ),
+    ],
+)
+def test_functions_that_are_missing_or_no_static_methods_are_named(function: Any, text: str) -> None:
+    attributes = {"id": "Partial-v0", "episode_steps": 5, "fps": None, "num_draws": 1, "observe": function}
+    attributes |= {"observation_space": Box(-9, 9, (1,)), "action_space": Discrete(2)}
+    attributes |= {"initial": staticmethod(lambda u, o: u), "advance": staticmethod(lambda s, a: (s, s[0], s[0] > 1))}
+    if function is None:
+        del attributes["observe"]
+    with pytest.raises(TypeError, match=text):
+        register_native(type("Partial", (NativeSimulator,), attributes))

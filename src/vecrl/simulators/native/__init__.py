@@ -5,6 +5,8 @@ They run on the device of the policy, so nothing is copied, and thousands of row
 
 from __future__ import annotations
 
+from inspect import getattr_static, isfunction, signature
+
 from ...imports import require_extra
 
 require_extra("torch", __name__)
@@ -88,6 +90,15 @@ def register_native(task: TaskClass) -> TaskClass:
             raise TypeError(
                 f"Expected {task.__name__} to have the attribute {name!r}, got none. Define it as "
                 "vecrl.simulators.row_task.RowTask describes."
+            )
+    for name, count in (("initial", 2), ("advance", 2), ("observe", 1)):
+        function = getattr_static(task, name)
+        if function is getattr_static(NativeSimulator, name):
+            raise TypeError(f"Expected {task.__name__} to define {name}, got none. Define it as RowTask describes.")
+        if isfunction(function) and len(signature(function).parameters) == count:  # without `self`
+            raise TypeError(
+                f"Expected {task.__name__}.{name} to be a static method or to take self, got a function of {count} "
+                "arguments. Write @staticmethod above it."
             )
     other = NATIVE.get(task.id)
     if other is not None and (other.__module__, other.__qualname__) != (task.__module__, task.__qualname__):
