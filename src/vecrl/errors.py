@@ -24,7 +24,11 @@ A message names the environments, says what was expected and what was found, and
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
+import sysconfig
+import traceback
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -371,3 +375,21 @@ def name_ids(ids: Sequence[int]) -> str:
 
 def _indent(text: str) -> str:
     return "\n".join("    " + line for line in text.rstrip().splitlines())
+
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_NOT_OF_THE_USER = *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), os.path.dirname(__file__), "<"
+
+
+def place_in(text: str) -> str:
+    """Returns where in the user's code a traceback ends, such as " (arm.py:46, in step)".
+
+    That is its last line that is neither of the standard library, an installed package nor vecrl; "" if there is none.
+    """
+    places = [place for place in _PLACE.findall(text) if not place[0].startswith(_NOT_OF_THE_USER)]
+    return " ({}:{}, in {})".format(os.path.basename(places[-1][0]), *places[-1][1:]) if places else ""
+
+
+def place_of(error: BaseException) -> str:
+    """Returns where in the user's code an exception was raised, also in a worker, as `place_in` does."""
+    return place_in("".join(traceback.format_exception(error)))

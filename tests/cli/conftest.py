@@ -31,6 +31,7 @@ ODD += [
     "Rewardless",
     "Repetitive",
     "FourValues",
+    "NotANumber",
 ]
 
 

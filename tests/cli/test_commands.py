@@ -14,7 +14,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 from tests.cli.conftest import frames_of
-from tests.fixtures.invalid_envs import Unseeded
+from tests.fixtures.invalid_envs import FourValues, Unseeded
 from tests.fixtures.nested_simulators import NestedBatch
 from tests.fixtures.walk_envs import NestedWalk
 
@@ -228,6 +228,7 @@ def test_check_passes_valid_environments(vecrl, odd, env):
         ("Unmakeable", ["creation", "RuntimeError: no such level (invalid_envs.py:"]),
         ("Spaceless", ["observation space: Expected a space, got None. Set self.observation_space"]),
         ("NoObservationSpace", ["observation space", "a space"]),
+        ("NotANumber", ["first observation: Expected numbers, got nan at (0,). A division by 0"]),
         ("Exiting", ["first observation", "exited with code 4", "os._exit"]),
         ("Stuck", ["2 episodes: Expected a result within 2 s", "--timeout"]),
         ("Unclosable", ["RuntimeError: it will not close"]),
@@ -270,6 +271,15 @@ def test_check_prints_each_error_once_in_full(vecrl, odd):
     assert answer.out.count(line.partition("got ")[2]) == 1
 
 
+def test_four_values_are_explained_under_a_time_limit(vecrl, odd):
+    gymnasium.register("Odd/Limited-v0", FourValues, max_episode_steps=5)
+    try:
+        out = vecrl("check", "Odd/Limited-v0").out
+    finally:
+        del gymnasium.registry["Odd/Limited-v0"]
+    assert "got 4 values. Four values are the old gym's interface" in out
+
+
 @pytest.mark.parametrize("env", ["Raising", "FourValues", "WrongDtype", "Unseeded"])
 def test_check_prints_a_cause_once(vecrl, odd, env):
     out = vecrl("check", f"Odd/{env}-v0").out
@@ -298,6 +308,9 @@ def test_files_of_the_user_are_named(vecrl, tmp_path):
     assert "No module named 'no_such_module'. Give an installed module, one on PYTHONPATH" in answer.out
     answer = vecrl("rollout", "native::NoSuchTask-v0")
     assert answer.out.endswith("If a file of yours registers it, give --import FILE.\n")
+    (tmp_path / "other_tasks.py").write_text("")
+    answer = vecrl("rollout", "native::NoSuchTask-v0", "--import", tmp_path / "other_tasks.py")
+    assert answer.out.endswith("other_tasks.py did not register it.\n")
 
 
 def test_check_prints_json(vecrl, odd):

@@ -255,7 +255,7 @@ def test_a_run_without_success_says_what_to_try(vecrl, tmp_path):
     options = ["--generations", 2, "--popsize", 4, "--test-episodes", 2, "--no-video", "--out", tmp_path]
     answer = vecrl("evolve", "native::CartPole-v1", "--stop-at", 501, *options)
     assert answer.code == 0
-    assert "The goal was not reached. More --generations" in answer.out
+    assert "The goal was not reached. What may help: more --generations" in answer.out
     assert "not reached" not in vecrl("evolve", "native::CartPole-v1", "--stop-at", 5, *options).out
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 import signal
 import sys
-import sysconfig
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -22,6 +19,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+
+from ..errors import place_of
 
 MAX_COUNT = 2**31 - 1  # of members, episodes, steps, workers, …
 MAX_THREADS = 1024  # each has a stack
@@ -39,9 +38,11 @@ class Settings:
 
     Attributes:
         traceback: show errors with their tracebacks.
+        imports: the modules and files of `--import`.
     """
 
     traceback = False
+    imports: Sequence[str] = ()
 
 
 def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
@@ -59,7 +60,7 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             error_console.print("[yellow]Interrupted.[/]")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            hint = "" if isinstance(error, typer.Exit) else name_hint(kwargs.get("env"), str(error))
+            hint = "" if isinstance(error, typer.Exit | ImportError) else name_hint(kwargs.get("env"), str(error))
             if Settings.traceback or not (hint or _is_expected(error)):
                 raise
             text = first_line(error)
@@ -194,6 +195,8 @@ def name_hint(env: object, message: str = "") -> str:
     if not is_unknown(env):
         return ""
     similar = "" if "Did you mean" in message else suggest(env)
+    if Settings.imports:
+        return f"{similar}{', '.join(Settings.imports)} did not register it."
     return f"{similar}If a file of yours registers it, give --import FILE."
 
 
@@ -202,21 +205,6 @@ def first_line(error: BaseException, suffix: str = " (--traceback shows the rest
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     suffix = suffix if len(lines) > 1 else ""
     return (lines[0] if lines else type(error).__name__) + suffix
-
-
-_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_NOT_OF_THE_USER = *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[1]), "<"
-
-
-def place_of(error: BaseException) -> str:
-    """Returns where in the user's code an exception was raised, also in a worker, such as " (arm.py:46, in step)".
-
-    That is the last line of the traceback that is neither of the standard library, an installed package nor vecrl. It
-    is "" if there is none.
-    """
-    text = "".join(traceback.format_exception(error))
-    places = [place for place in _PLACE.findall(text) if not place[0].startswith(_NOT_OF_THE_USER)]
-    return " ({}:{}, in {})".format(Path(places[-1][0]).name, *places[-1][1:]) if places else ""
 
 
 def _is_expected(error: Exception) -> bool:
@@ -240,6 +228,7 @@ def import_modules(names: Sequence[str]) -> list[str]:
         ValueError: a file does not exist, or another module has its name.
     """
     modules: list[str] = []
+    Settings.imports = names
     for name in names:
         module = _module_of_file(Path(name)) if name.endswith(".py") else name
         modules.append(module)

@@ -20,7 +20,7 @@ from rich.markup import escape
 from ..engine.space_layout import AnySpace, Tree
 from ..engine.transition import AutoresetMode
 from ..engine.trees import map_tree
-from ..errors import SpaceError, StepTimeout, WorkerCrash
+from ..errors import SpaceError, StepTimeout, WorkerCrash, place_of
 from ..gym_interface import Env
 from ..simulators.native import NativeSimulator
 from ..simulators.registry import BARE, Entry, find_entry, register_entry
@@ -28,13 +28,14 @@ from ..simulators.row_task_checks import check_functions
 from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
 from ..vector.vector_env import VectorEnv
-from .console import console, first_line, name_hint, place_of, print_json
+from .console import console, first_line, name_hint, print_json
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Tree, Tree, np.ndarray]
 EPISODES = 2
 MAX_STEPS = 1500
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
 TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."
+NOT_FINITE = "A division by 0, a logarithm or an overflow makes it. Check what it is computed from."
 NO_EXCEPTION = "no exception"
 WORKER, RENDERING = "same in a worker process", "rendering"
 
@@ -100,8 +101,10 @@ class EnvChecks(gymnasium.Env[Tree, Tree]):
             expected, actual, advice = failure.args
             return Finding(check_name, False, expected, actual, advice)
         except (Exception, SystemExit) as error:  # any exception of the environment is a finding
-            kind = "" if isinstance(error, SpaceError) else f"{type(error).__name__}: "  # which says what was expected
-            return Finding(check_name, False, NO_EXCEPTION, f"{kind}{first_line(error, '')}{place_of(error)}")
+            text = first_line(error, "")
+            if not isinstance(error, SpaceError) and text != type(error).__name__:  # which says what was expected
+                text = f"{type(error).__name__}: {text}"
+            return Finding(check_name, False, NO_EXCEPTION, text + place_of(error))
 
     def make(self, renders: bool = False) -> Env:
         """Creates one environment, which renders images if `renders`."""
@@ -155,7 +158,14 @@ def _check_functions(checks: EnvChecks) -> tuple[str, str] | None:
 
 
 def _step(env: Env, action: Tree) -> tuple[Tree, ...]:
-    result = env.step(action)
+    try:
+        result = env.step(action)
+    except ValueError as error:
+        if " values to unpack" not in str(error):
+            raise
+        result = env.unwrapped.step(action)  # the wrapper for the time limit has unpacked what this returns
+        if isinstance(result, tuple) and len(result) == 5:
+            raise
     if not isinstance(result, tuple) or len(result) != 5:
         found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise CheckFailed(
@@ -177,7 +187,12 @@ def _check_steps(checks: EnvChecks) -> tuple[str, str]:
             obs, reward, terminated, truncated, info = _step(env, _sample(env))
             _check_obs(env.observation_space, obs)
             if not np.isscalar(_to_numpy(reward)[()]) or not np.isfinite(float(reward)):
-                raise CheckFailed("a finite number as reward", repr(reward), "step should return a float as reward.")
+                is_number = np.isscalar(_to_numpy(reward)[()])
+                raise CheckFailed(
+                    f"a finite number as reward in step {lengths[episode]} of episode {episode}",
+                    f"{float(reward)}" if is_number else repr(reward),
+                    NOT_FINITE if is_number else "step should return a float as reward.",
+                )
             for flag, value in (("terminated", terminated), ("truncated", truncated)):
                 if _to_numpy(value).dtype != bool or _to_numpy(value).shape != ():
                     raise CheckFailed(f"{flag} to be a bool", repr(value), f"step should return bool({flag}).")
@@ -246,6 +261,8 @@ def _check_box(space: Box, array: np.ndarray, name: str) -> None:
             f"{array.dtype} of shape {array.shape}",
             f"Return observations {' '.join(advice)}, as the space declares.",
         )
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise CheckFailed(f"numbers{name}", f"nan at {tuple(np.argwhere(np.isnan(array))[0].tolist())}", NOT_FINITE)
     out_of_bounds = ~((array >= space.low) & (array <= space.high))
     if out_of_bounds.any():
         position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
@@ -262,7 +279,7 @@ def _check_seeds(checks: EnvChecks) -> tuple[str, str]:
         raise CheckFailed(
             "equal trajectories",
             f"they differ from step {position} on",
-            "Draw random numbers from self.np_random only.",
+            "Call super().reset(seed=seed), set every attribute in reset, and draw from self.np_random only.",
         )
     # the actions of another seed differ, too
     if all(map(_arrays_equal, first_trajectory[0], other_trajectory[0])):
@@ -422,7 +439,7 @@ CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str] | None]] = {
 }
 SEEDED = "same seed, same episode", "fresh object, same episode", "auto-reset in all modes", WORKER
 # If one of these fails, the next ones would fail for the same reason.
-CHAIN = "functions of the task", "first observation", f"{EPISODES} episodes", *SEEDED
+CHAIN = "functions of the task", "first observation", f"{EPISODES} episodes", *SEEDED, RENDERING
 LIMITED_CHECKS = {"seeds": SEEDED, "pixels": (RENDERING,)}  # checks that a limit of an entry rules out
 
 

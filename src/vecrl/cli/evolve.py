@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from ..policy.saved_policy import SavedPolicy
 from ..policy.search import Search
 from ..seeding import random_seed, seed_for, stream_for
 from ..simulators.faster import faster_name
-from .console import INTERRUPTED, SlowNotice, console, deferred_interrupts, first_line, status
+from .console import INTERRUPTED, Settings, SlowNotice, console, deferred_interrupts, first_line, status
 from .list_envs import refuse_unused
 from .media import draw_curve, record_video, require_ffmpeg
 from .options import CHANGEABLE_OPTIONS, Options
@@ -31,10 +32,6 @@ from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
 PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal
-UNSOLVED = (
-    "More --generations or another --seed may help; --episodes 8 if episodes start differently; another --algorithm, "
-    "such as snes; another --stdev; a smaller --network."
-)
 MANY_PARAMETERS = 100_000  # with more, a population search makes little progress
 
 
@@ -387,11 +384,21 @@ class Evolution:
             took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
             console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
             if not interrupted and self.options.stop_at is not None and not self.selection.solved:
-                console.print(f"[yellow]The goal was not reached.[/] {UNSOLVED}", soft_wrap=True)
+                console.print(f"[yellow]The goal was not reached.[/] {self._what_to_try()}", soft_wrap=True)
         for name, path in self.folder.existing_files("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True, markup=False)
         if interrupted:
-            console.print(f"Resume with: vecrl evolve --resume {self.folder.path}", soft_wrap=True, markup=False)
+            imports = "".join(f" --import {shlex.quote(name)}" for name in Settings.imports)
+            resume = f"vecrl evolve --resume {shlex.quote(str(self.folder.path))}{imports}"
+            console.print(f"Resume with: {resume}", soft_wrap=True, markup=False)
+
+    def _what_to_try(self) -> str:
+        options = self.options
+        advice = ["more --generations", "another --seed", "another --stdev", "a smaller --network"]
+        if options.episodes == 1:
+            advice.append("--episodes 8 if episodes start differently")
+        advice.append("another --algorithm, such as " + ("cem" if options.algorithm != "cem" else "snes"))
+        return f"What may help: {', '.join(advice)}."
 
     def _verdict(self, reported: float | None) -> str:
         chosen = self.selection

@@ -28,6 +28,7 @@ import yaml
 from .. import checkpoint
 from ..errors import CheckpointError
 from ..policy.saved_policy import SavedPolicy
+from ..simulators.availability import is_unknown
 from ..simulators.registry import BARE, find_entry
 from ..snapshot.atomic_write import append_text, lock_file, write_atomically
 from .config_file import read_yaml
@@ -321,8 +322,12 @@ def _shell(text: str) -> str:
 
 
 def _refuse(file: Path, name: str, value: object, option: str) -> None:
-    own = "If a file of yours registers it, give --import FILE. " if name == "env" else ""
+    if name == "env" and isinstance(value, str) and is_unknown(value):
+        raise ValueError(
+            f"Expected an environment that is registered here, got {value!r:.200} of {file}. Give --import with the "
+            "module or file that registers it."
+        )
     raise ValueError(
-        f"Expected {file} to name no code, got {name}: {value!r:.200}, which may run a file, a module or a program. "
-        f"{own}If you trust it, repeat it on the command line: {option}"
+        f"Expected {file} to name no code, got {name}: {value!r:.200}, which may run a file, a module or a program. If "
+        f"you trust it, repeat it on the command line: {option}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Failure, SpaceError
+from ..errors import Failure, SpaceError, place_in
 from ..seeding import seed_for
 from .backends.base import Backend
 from .batch_buffers import BatchBuffers
@@ -241,7 +241,7 @@ class FaultPolicy:
             if any(failure is other for other in unhandled):
                 continue
             ids = [i for i in failure.env_ids if self.alive[i]]
-            if ids and not self._within_budget(ids, failure.error):
+            if ids and not self._within_budget(ids, failure.error + place_in(failure.traceback)):
                 unhandled.append(failure)  # change nothing else, so that the next call finds the failure again
                 continue
             self._handled_failures.append(failure)
