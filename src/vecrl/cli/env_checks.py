@@ -35,6 +35,7 @@ EPISODES = 2
 MAX_STEPS = 1500
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
 TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."
+ALWAYS_0 = "Rewards were always 0. Check step, unless they are rare."
 NOT_FINITE = "A division by 0, a logarithm or an overflow makes it. Check what it is computed from."
 NO_EXCEPTION = "no exception"
 WORKER, RENDERING = "same in a worker process", "rendering"
@@ -208,7 +209,7 @@ def _check_steps(checks: EnvChecks) -> tuple[str, str]:
         for applies, text in (
             (not ends, f"No episode ended within {MAX_STEPS} steps. Give it a time limit."),
             (not observations.differ, "Observations never changed. Return a new observation in each step."),
-            (not rewards.differ and float(rewards.first[0]) == 0.0, "Rewards were always 0. Are they so rare?"),
+            (not rewards.differ and float(rewards.first[0]) == 0.0, ALWAYS_0),
         )
         if applies
     ]
@@ -278,7 +279,7 @@ def _check_seeds(checks: EnvChecks) -> tuple[str, str]:
     if position is not None:
         raise CheckFailed(
             "equal trajectories",
-            f"they differ from step {position} on",
+            f"others from step {position} on",
             "Call super().reset(seed=seed), set every attribute in reset, and draw from self.np_random only.",
         )
     # the actions of another seed differ, too
@@ -303,7 +304,7 @@ def _check_new_env(make: Callable[..., Env], seed: int) -> tuple[str, str]:
     if position is not None:
         raise CheckFailed(
             "equal trajectories",
-            f"they differ from step {position} on",
+            f"others from step {position} on",
             "Keep no state outside the environment object.",
         )
     return "equal trajectories", "equal"
@@ -515,9 +516,7 @@ def _findings(
                 with console.status(f"checking: {check_name}"):
                     finding = worker.call("run_check", check_name)[0]
             except WorkerCrash as error:
-                yield Finding(
-                    check_name, False, "a worker process that keeps running", error.failures[0].error, EXIT_ADVICE
-                )
+                yield Finding(check_name, False, "no end of the process", error.failures[0].error, EXIT_ADVICE)
                 return
             except StepTimeout:
                 yield Finding(check_name, False, f"a result within {timeout:g} s", "none", TIMEOUT_ADVICE)
