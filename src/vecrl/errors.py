@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import sysconfig
 import traceback
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
@@ -378,7 +377,8 @@ def _indent(text: str) -> str:
 
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_NOT_OF_THE_USER = *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), os.path.dirname(__file__), "<"
+_PACKAGES = "site-packages", "dist-packages"
+_NOT_OF_THE_USER = os.path.dirname(os.__file__), os.path.dirname(__file__), "<"
 
 
 def place_in(text: str) -> str:
@@ -386,7 +386,9 @@ def place_in(text: str) -> str:
 
     That is its last line that is neither of the standard library, an installed package nor vecrl; "" if there is none.
     """
-    places = [place for place in _PLACE.findall(text) if not place[0].startswith(_NOT_OF_THE_USER)]
+    found = _PLACE.findall(text)
+    places = [place for place in found if not place[0].startswith(_NOT_OF_THE_USER)]
+    places = [place for place in places if not any(packages in place[0] for packages in _PACKAGES)]
     return " ({}:{}, in {})".format(os.path.basename(places[-1][0]), *places[-1][1:]) if places else ""
 
 

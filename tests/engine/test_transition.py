@@ -16,7 +16,7 @@ def test_autoreset_modes_have_aliases(name: str) -> None:
 
 
 def test_unknown_modes_raise() -> None:
-    with pytest.raises(ValueError, match="one of 'NextStep', 'SameStep', 'Disabled', got 'never'"):
+    with pytest.raises(ValueError, match="one of 'next_step', 'same_step', 'disabled', got 'never'"):
         autoreset_mode("never")
 
 
