@@ -1,5 +1,7 @@
 """Environments that raise, at every place and on every backend: the error names them, and the others continue."""
 
+import copyreg
+import pickle
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from tests.fixtures.faulty_envs import (
 )
 from tests.fixtures.pools import BACKENDS, make_pool
 
+from vecrl.engine.pickling import dump_with_files
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
 
@@ -158,6 +161,18 @@ def test_close_failures_do_not_stop_other_closes(backend: str, tmp_path: Any) ->
         pool.close()
     pool.close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+class Handle:
+    """Can only be pickled by a reducer that is registered with `copyreg`."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("It needs a reducer.")
+
+
+def test_reducers_that_are_registered_later_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, Handle, lambda handle: (dict, ()))
+    assert pickle.loads(dump_with_files([Handle()])) == [{}]
 
 
 SCRIPT = """

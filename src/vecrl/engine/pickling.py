@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections import ChainMap
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 
@@ -29,4 +28,5 @@ def _reduce_code(code: CodeType) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: Any = ChainMap[Any, Any]({CodeType: _reduce_code}, dict(cloudpickle.Pickler.dispatch_table))
+    # it goes on to look into cloudpickle's table and that of `copyreg`, to which users may add later
+    dispatch_table: Any = cast(Any, cloudpickle.Pickler.dispatch_table).new_child({CodeType: _reduce_code})
