@@ -12,7 +12,7 @@ from typing import Any
 
 from ..registries import did_you_mean, nearest
 from ..validation import check_text
-from .registry import BARE, SEPARATOR, examples, find_entry, known_prefixes
+from .registry import BARE, SEPARATOR, Entry, examples, find_entry, known_prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,18 @@ def is_unknown(env_name: str) -> bool:
     >>> is_unknown("native::Cartpole-v1"), is_unknown("native::CartPole-v1"), is_unknown("module:Id")
     (True, False, False)
     """
+    entry, name, names = _names_beside(env_name)
+    is_imported = entry is not None and entry.prefix == BARE and ":" in name
+    return bool(names) and name not in names and not is_imported
+
+
+def _names_beside(env_name: str) -> tuple[Entry | None, str, tuple[str, ...]]:
+    """Returns the entry of a name, the rest of the name, and the names that the entry lists: none if it cannot."""
     try:
         entry, name = find_entry(env_name)
-        names = () if entry.missing is not None else tuple(entry.names())
+        return entry, name, () if entry.missing is not None else tuple(entry.names())
     except (Exception, SystemExit):  # the error of the caller says more
-        return False
-    is_imported = entry.prefix == BARE and ":" in name
-    return bool(names) and name not in names and not is_imported
+        return None, "", ()
 
 
 def suggest(env_name: str) -> str:
@@ -95,12 +100,8 @@ def suggest(env_name: str) -> str:
     >>> suggest("native")
     'Did you mean native::CartPole-v1? '
     """
-    try:
-        entry, name = find_entry(env_name)
-        names = () if entry.missing is not None else tuple(entry.names())
-    except (Exception, SystemExit):  # the error of the caller says more
-        return ""
-    if name in names or not name:
+    entry, name, names = _names_beside(env_name)
+    if entry is None or name in names or not name:
         return ""
     if env_name in examples():  # a prefix alone
         return did_you_mean([env_name + SEPARATOR + examples()[env_name]])
