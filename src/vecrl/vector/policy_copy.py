@@ -109,6 +109,10 @@ class PolicyCopy:
         map_tree(lambda leaf: _check_rows("the policy's initial_state", leaf, count), state)
         return state
 
+    def state_arrays(self) -> Tree:
+        """Returns a copy of the hidden state, as arrays; None if it has none."""
+        return None if self.state is None else map_tree(np.array, _as_arrays(self.state))
+
     # -- calls ---------------------------------------------------------------------------------------
 
     def act(self, obs: Tree) -> tuple[Tree, dict[str, np.ndarray]]:
@@ -117,7 +121,7 @@ class PolicyCopy:
             action, extras, self.state = self._call(obs, self.state, self._count, *self._streams)
             return self._action_layout.build(action), extras
         results = [
-            self._call(self._row(obs, row), self._row_state(row), 1, *self._streams[row : row + 1])
+            self._call(self._row(obs, row), _state_row(self.state, row), 1, *self._streams[row : row + 1])
             for row in range(self._count)
         ]
         actions, extras, states = zip(*results, strict=True)
@@ -130,16 +134,14 @@ class PolicyCopy:
         """Returns the policy's values of `count` observations, `[count]` float64."""
         if not self._row_by_row or count == 0:
             return self._values(obs, state, count)
-        rows = [np.array([row]) for row in range(count)]
-        states = [None if state is None else map_tree(lambda leaf, at=row: leaf[at], state) for row in rows]
-        parts = [self._rows(obs, row) for row in rows]
-        return np.concatenate([self._values(part, of, 1) for part, of in zip(parts, states, strict=True)])
+        parts = [self._values(self._row(obs, row), _state_row(state, row), 1) for row in range(count)]
+        return np.concatenate(parts)
 
     def _values(self, obs: Tree, state: Tree, count: int) -> np.ndarray:
         if count == 0:
             return np.empty(0)
         arguments = (obs,) if state is None else (obs, state)
-        value = np.asarray(as_arrays(self._policy.value(*arguments)), np.float64)
+        value = np.asarray(_as_arrays(self._policy.value(*arguments)), np.float64)
         if value.size != count:
             raise SpaceError(
                 f"Expected one number per observation from the policy's method value, {count} in all, got an array of "
@@ -147,14 +149,8 @@ class PolicyCopy:
             )
         return value.reshape(count)
 
-    def _rows(self, obs: Tree, rows: np.ndarray) -> Tree:
-        return self._obs_layout.build(rows_of(self._obs_layout, obs, rows))
-
     def _row(self, obs: Tree, row: int) -> Tree:
-        return self._rows(obs, np.array([row]))
-
-    def _row_state(self, row: int) -> Tree:
-        return None if self.state is None else map_tree(lambda leaf: leaf[row : row + 1], self.state)
+        return self._obs_layout.build(rows_of(self._obs_layout, obs, np.array([row])))
 
     def _call(
         self, obs: Tree, state: Tree, count: int, streams: RandomStreams | None = None
@@ -167,10 +163,10 @@ class PolicyCopy:
             with _GLOBAL_STREAMS_LOCK, streams:
                 result = self._policy(*arguments)
         action, extras, state = self._parse(result)
-        extras = {str(name): np.asarray(as_arrays(value)) for name, value in extras.items()}
+        extras = {str(name): np.asarray(_as_arrays(value)) for name, value in extras.items()}
         for name, value in extras.items():
             _check_rows(f"the policy's {name!r}", value, count)
-        return _batch(self._action_layout, as_arrays(action), count), extras, state
+        return _batch(self._action_layout, _as_arrays(action), count), extras, state
 
     def _parse(self, result: Any) -> tuple[Tree, Mapping[str, Any], Tree]:
         """Returns the actions, the extras and the hidden state of what the policy has returned."""
@@ -195,7 +191,7 @@ class PolicyCopy:
         return result, {}, state
 
 
-def as_arrays(tree: Tree) -> Tree:
+def _as_arrays(tree: Tree) -> Tree:
     """Converts torch tensors in a tree to arrays; other values are returned unchanged."""
     return map_tree(lambda leaf: leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf, tree)
 
@@ -204,6 +200,10 @@ def _batch(layout: Layout, actions: Tree, rows: int) -> list[Any]:
     """Returns the leaves of actions in the dtypes in which they are recorded, so that these are the ones played."""
     leaves = zip(layout.batch(actions, rows), layout.leaves, strict=True)
     return [values if leaf.dtype is None else np.asarray(values, leaf.dtype) for values, leaf in leaves]
+
+
+def _state_row(state: Tree, row: int) -> Tree:
+    return None if state is None else map_tree(lambda leaf: leaf[row : row + 1], state)
 
 
 def _with_rows(old: Any, rows: np.ndarray, new: Any) -> Any:

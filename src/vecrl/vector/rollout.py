@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool_options import OnFailure, PoolOptions
 from ..engine.simulator import Simulator
@@ -28,7 +26,7 @@ from ..seeding import random_seed, seed_for
 from ..validation import check_callable, parse_count
 from .base import seeds_of
 from .env_fns import split_env_fns
-from .policy_copy import PolicyCopy, as_arrays
+from .policy_copy import PolicyCopy
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
 from .rollout_data import Rollout, RolloutRecorder, concat_rollouts
 from .vector_env import EnvFn
@@ -64,6 +62,7 @@ class RolloutWorkers:
     Rollouts of such a policy always depend on the number of workers.
 
     >>> import gymnasium
+    >>> import numpy as np
     >>> def upright(obs):
     ...     return (obs[:, 2] > 0).astype(np.int64)
     >>> with RolloutWorkers([lambda: gymnasium.make("CartPole-v1")] * 4, upright, backend="serial") as workers:
@@ -289,7 +288,7 @@ class _RolloutWorker(RemoteWorker):
 
     def _play(self, steps: int) -> Rollout:
         policy, recorder = self._policy, RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
-        first_state = map_tree(_copy, as_arrays(policy.state))
+        first_state = policy.state_arrays()
         for _ in range(steps):
             action, extras = policy.act(self._obs)
             transition = self.pool.step(action, reset_done=True)
@@ -301,12 +300,7 @@ class _RolloutWorker(RemoteWorker):
                 recorder.record_final_value(policy.values(final_obs, state, len(ended)))
             policy.restart(ended)
         last_value = policy.values(self._obs, policy.state, self.pool.num_envs) if policy.has_values else None
-        states = first_state, map_tree(_copy, as_arrays(policy.state))
-        return recorder.rollout(self._obs, *states, last_value)
-
-
-def _copy(leaf: Any) -> Any:
-    return None if leaf is None else np.array(leaf)
+        return recorder.rollout(self._obs, first_state, policy.state_arrays(), last_value)
 
 
 def _root_of(seeds: Sequence[int | None]) -> int:
