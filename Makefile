@@ -100,8 +100,8 @@ test-main: .venv/.ready
 # (std::bad_alloc), though there was enough. What failed runs once more then, in a new process.
 AGAIN = grep -q std::bad_alloc $(TIMES)/$(@:test-%=%).xml && $(1)/bin/python -m pytest -q --last-failed \
 	--last-failed-no-failures none --junitxml=$(TIMES)/$(@:test-%=%)-again.xml
-SIMULATOR_TESTS := -m simulators tests/simulators tests/cli/test_docs.py tests/vector/test_arrays_jax.py tests/specs/test_conversions.py \
-	tests/security/test_states.py
+SIMULATOR_TESTS := -m simulators tests/simulators tests/cli/test_docs.py tests/vector/test_arrays_jax.py \
+	tests/specs/test_conversions.py tests/security/test_states.py
 test-simulators: export JAX_COMPILATION_CACHE_DIR := $(CACHE)/jax
 test-simulators: .venv-simulators/.ready
 	rm -rf .scratch/simulators
