@@ -51,7 +51,7 @@ def test_bench_measures_the_faster_name_beside_the_others(vecrl):
 
 def test_a_short_search_learns_to_balance(vecrl, tmp_path):
     """InvertedPendulum: from ten steps an episode to more than a hundred."""
-    options = ["--popsize", 32, "--network", "Linear(obs_length, act_length)", "--max-speed", 0.3, "--stdev", 0.3]
+    options = ["--popsize", 32, "--network", "Linear(obs_length, act_length)", "--stdev", 0.3]
     options += [
         "--stop-at",
         150,

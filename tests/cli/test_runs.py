@@ -44,7 +44,7 @@ def test_seeds_are_runs_of_their_own_with_one_picture(vecrl, tmp_path):
 
 
 def test_wrong_options_of_seeds_leave_no_folder(vecrl, tmp_path):
-    answer = vecrl("evolve", "CartPole-v1", "--popsize", 7, "--seeds", 2, "--out", tmp_path)
+    answer = vecrl("evolve", "CartPole-v1", "--algorithm", "pgpe", "--popsize", 7, "--seeds", 2, "--out", tmp_path)
     assert answer.code == 1
     assert "even popsize" in answer.out
     assert not list(tmp_path.iterdir())
@@ -119,9 +119,9 @@ def test_runs_are_listed_and_drawn(vecrl, folder, tmp_path):
     assert answer.code == 0, answer.out
     (run,) = json.loads(answer.stdout)["runs"]
     assert run["run"] == "CartPole-v1-1"
-    assert (run["env"], run["algorithm"], run["seed"], run["generations"]) == ("CartPole-v1", "pgpe-clipup", 5, 2)
+    assert (run["env"], run["algorithm"], run["seed"], run["generations"]) == ("CartPole-v1", "cem", 5, 2)
     assert run["solved"] is False
-    assert run["test"] == SavedPolicy.load(folder / "CartPole-v1-1" / "best.pt").mean_return
+    assert run["test"] == pytest.approx(SavedPolicy.load(folder / "CartPole-v1-1" / "best.pt").mean_return)
     assert imread(picture).std() > 0.01
     line = next(line for line in answer.out.splitlines() if line.startswith("CartPole-v1-1"))
     assert line.split()[-1] == "no"

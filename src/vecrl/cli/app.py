@@ -52,7 +52,7 @@ def _parse_logger(name: str) -> str:
     return name
 
 
-SEARCHES = ("pgpe-clipup", "pgpe", "snes", "cem", "cma-es")  # the keys of ALGORITHMS; to import it takes seconds
+SEARCHES = ("cem", "pgpe-clipup", "pgpe", "snes", "cma-es")  # the keys of ALGORITHMS; to import it takes seconds
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 LoggerOption = Annotated[
     Optional[str],  # noqa: UP045
@@ -250,7 +250,9 @@ def evolve(
         "Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)"
     ),
     generations: Annotated[int, typer.Option(min=1, help="Maximum number of generations.")] = 100,
-    popsize: Annotated[int, typer.Option(min=2, help="Members per generation, an even number.")] = 64,
+    popsize: Annotated[
+        int, typer.Option(min=2, help="Members per generation; an even number for pgpe and pgpe-clipup.")
+    ] = 64,
     subbatch_size: Annotated[int, typer.Option(min=1, help="Members that a worker evaluates together.")] = 128,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per member and generation.")] = 1,
     max_steps: Annotated[

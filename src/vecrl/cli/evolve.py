@@ -125,8 +125,6 @@ class Evolution:
         import vecrl
 
         config = asdict(self.options)
-        if self.options.logger is None:
-            del config["logger"]
         if self.options.alive_bonus is not None:
             config["alive_bonus"] = list(self.options.alive_bonus)
         self.folder.write_config({"vecrl": vecrl.__version__, **config})
@@ -397,7 +395,7 @@ class Evolution:
         advice = ["more --generations", "another --seed", "another --stdev", "a smaller --network"]
         if options.episodes == 1:
             advice.append("--episodes 8 if episodes start differently")
-        advice.append("another --algorithm, such as " + ("cem" if options.algorithm != "cem" else "snes"))
+        advice.append("another --algorithm, such as " + ("snes" if options.algorithm != "snes" else "cem"))
         return f"What may help: {', '.join(advice)}."
 
     def _verdict(self, reported: float | None) -> str:

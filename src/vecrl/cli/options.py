@@ -33,7 +33,6 @@ COUNT_OPTIONS = (
     "threads",
 )
 VERSION = "vecrl"  # the key of the version of vecrl
-LATER_OPTIONS = {"logger", "algorithm"}  # which earlier versions did not write
 MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
 MAXIMUMS = {**dict.fromkeys(("popsize", *COUNT_OPTIONS), MAX_COUNT), "threads": MAX_THREADS}
 
@@ -67,7 +66,7 @@ class Options:
     threads: int
     env_args: dict[str, Any] = field(default_factory=dict)
     logger: str | None = None
-    algorithm: str = "pgpe-clipup"
+    algorithm: str = "cem"
 
     def __post_init__(self) -> None:
         """Checks every value, since it may come from a file that was edited by hand.
@@ -88,7 +87,8 @@ class Options:
         check_name("a search", self.algorithm, ALGORITHMS)
         if self.max_speed is not None and self.algorithm != "pgpe-clipup":
             raise ValueError(
-                f"Expected max_speed with the algorithm 'pgpe-clipup' only, got it with {self.algorithm!r}. Omit it."
+                f"Expected max_speed with the algorithm 'pgpe-clipup' only, got it with {self.algorithm!r}. Omit it, "
+                "or give --algorithm pgpe-clipup."
             )
 
     @classmethod
@@ -99,7 +99,7 @@ class Options:
             ValueError: a key is missing or unknown, or a value does not fit.
         """
         config = {name: value for name, value in config.items() if name != VERSION}
-        missing, unknown = cls.names() - set(config) - LATER_OPTIONS, set(map(str, config)) - cls.names()
+        missing, unknown = cls.names() - set(config), set(map(str, config)) - cls.names()
         for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:
                 raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}. Correct it, or start a new run.")

@@ -1,6 +1,6 @@
 """Searches by the algorithms of well-known papers, with the settings that these recommend: PGPE, SNES, CEM and CMA-ES.
 
-`ALGORITHMS` has the names by which `vecrl evolve --algorithm` finds them, and the default, `PopulationSearch`.
+`ALGORITHMS` has the names by which `vecrl evolve --algorithm` finds them, and `PopulationSearch`; the default is first.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ class CMAES(Search):
 
 
 ALGORITHMS: dict[str, type[Search]] = {
+    "cem": CEM,
     "pgpe-clipup": PopulationSearch,
     "pgpe": PGPE,
     "snes": SNES,
-    "cem": CEM,
     "cma-es": CMAES,
 }
