@@ -336,10 +336,12 @@ class _ArrayCounting(CountingBatch):
         done = step.terminated | step.truncated
         return step, done, self.reset_where(done)
 
-    def step_and_reset_arrays(self, actions):
+    def step_and_reset_arrays(self, actions, mask=None):
         assert type(actions) is np.ndarray
         assert actions.dtype == np.int64
-        step, done, obs = self.step_and_reset(torch.from_numpy(actions))
+        step = self.step(torch.from_numpy(actions))
+        done = step.terminated | step.truncated
+        obs = self.reset_where(done if mask is None else torch.from_numpy(mask))
         fields = (step.next_obs, step.reward, step.terminated, step.truncated)
         return BatchStep(*(value.numpy() for value in fields)), done.numpy(), obs.numpy()
 

@@ -401,8 +401,15 @@ class SupportsArrays(Protocol):
 
     arrays: str
 
-    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
-        """Returns what `SupportsStepAndReset.step_and_reset` does, infos included, as NumPy arrays."""
+    def step_and_reset_arrays(
+        self, actions: np.ndarray, mask: np.ndarray | None = None
+    ) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+        """Returns what `SupportsStepAndReset.step_and_reset` does, infos included, as NumPy arrays.
+
+        Args:
+            actions: of all rows.
+            mask: bool `[n]`, the rows to reset; None for those with an ended episode.
+        """
         ...
 
 

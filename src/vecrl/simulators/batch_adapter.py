@@ -421,10 +421,13 @@ class SelfResetAdapter(BatchAdapter):
         return obs
 
     def _reset_rows(self, mask: Tensor) -> Tree:
-        rows = on_host(mask)
+        self._restart(on_host(mask))
+        return self.observe()
+
+    def _restart(self, rows: np.ndarray) -> None:
+        """Starts an episode in the rows of the bool `rows` `[n]` that are not at the start of one."""
         self._start((rows & ~self.at_start).nonzero()[0], None)
         self.at_start = self.at_start & ~rows if self.resets_again else self.at_start | rows
-        return self.observe()
 
     def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
         """Steps all rows, then resets those with an ended episode; see `SupportsStepAndReset`."""

@@ -20,6 +20,7 @@ from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..imports import import_library
 from ..registries import check_name
+from .array_library import to_tensors
 from .batch_adapter import Seeds, SelfResetAdapter, named_infos
 
 NO_INFOS = ("env_id", "players")  # the numbers of rows and players
@@ -66,12 +67,15 @@ class EnvPoolSimulator(SelfResetAdapter):
 
     Attributes:
         env: EnvPool's environment; None before the first reset.
+        arrays: "numpy", see `SupportsArrays`.
 
     Raises:
         ImportError: EnvPool is not installed.
         ValueError: there is no environment of this name, or an argument cannot be used.
         SpaceError: it has several players.
     """
+
+    arrays = "numpy"
 
     def __init__(
         self,
@@ -120,7 +124,23 @@ class EnvPoolSimulator(SelfResetAdapter):
 
     def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
-        return self._advance(map_tree(Tensor.numpy, actions), None)
+        return _in_tensors(self._advance(map_tree(Tensor.numpy, actions), None))
+
+    def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
+        """Steps all rows, then resets those with an ended episode; see `SupportsStepAndReset`."""
+        step, done, obs = self.step_and_reset_arrays(map_tree(Tensor.numpy, actions))
+        return _in_tensors(step), torch.from_numpy(done), map_tree(torch.from_numpy, obs)
+
+    def step_and_reset_arrays(
+        self, actions: Tree, mask: np.ndarray | None = None
+    ) -> tuple[BatchStep, np.ndarray, Tree]:
+        """Returns what `step_and_reset` does as NumPy arrays; see `SupportsArrays`."""
+        self._require_reset()
+        self._check_range(actions)
+        step = self._advance(actions, None)
+        done: Any = step.terminated | step.truncated
+        self._restart(done if mask is None else mask)
+        return step, done, self._read_obs(self._obs)
 
     def step_where(self, mask: Tensor, actions: Tree) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; the results of others are zeros, except for observations."""
@@ -129,13 +149,13 @@ class EnvPoolSimulator(SelfResetAdapter):
         ids = np.flatnonzero(rows)
         selected = map_tree(lambda action: action.numpy()[ids], actions)
         self._check_range(selected, ids)
-        step = self._advance(selected, ids)
+        step = _in_tensors(self._advance(selected, ids))
         self.at_start, self._done = np.where(rows, self.at_start, at_start), np.where(rows, self._done, done)
         return step
 
     def observe(self) -> Tree:
         """Returns the observations of all rows."""
-        return self._read_obs(self._obs)
+        return map_tree(torch.from_numpy, self._read_obs(self._obs))
 
     def free(self) -> None:
         """Ends EnvPool's threads."""
@@ -144,20 +164,20 @@ class EnvPoolSimulator(SelfResetAdapter):
     # -- private methods -------------------------------------------------------------------------------
 
     def _advance(self, actions: Tree, ids: np.ndarray | None) -> BatchStep:
-        obs, *results, info = self.env.step(actions, ids)
+        obs, *results, info = self.env.step(actions, ids)  # also reward, terminated and truncated
         rows = info["env_id"]
         if rows.tobytes() != self._all_rows_in_order:
             obs = self._all_rows(obs, rows, self._obs)
             results, info = [self._all_rows(result, rows) for result in results], self._all_rows(info, rows)
         self._obs = obs
         self.at_start, self._done = self._done, results[1] | results[2]
-        reward, terminated, truncated = map(torch.from_numpy, results)
-        return BatchStep(self.observe(), reward, terminated, truncated, self._read_infos(info) if self._infos else {})
+        reward, terminated, truncated = results
+        read_infos = self._read_infos(info) if self._infos else {}
+        return BatchStep(self._read_obs(self._obs), reward, terminated, truncated, read_infos)
 
-    def _read_infos(self, info: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _read_infos(self, info: Mapping[str, Any]) -> dict[str, np.ndarray]:
         arrays = named_infos({name: value for name, value in info.items() if name not in NO_INFOS})
-        n = self.num_envs
-        return {name: torch.from_numpy(x) for name, x in arrays if len(x) == n and x.dtype.kind in "biuf"}
+        return {name: x for name, x in arrays if len(x) == self.num_envs and x.dtype.kind in "biuf"}
 
     def _all_rows(self, part: Tree, rows: np.ndarray, whole: Tree = None) -> Tree:
         """Returns the values of all rows: those of `part` in `rows`, and those of `whole`, or zeros, in others."""
@@ -179,10 +199,17 @@ def with_infinite_bounds(space: AnySpace) -> AnySpace:
     return spaces.Box(low, high, dtype=space.dtype.type)
 
 
+def _in_tensors(step: BatchStep) -> BatchStep:
+    """Returns a step of arrays as tensors that share their memory."""
+    obs, info = (map_tree(torch.from_numpy, tree) for tree in (step.next_obs, step.info))
+    reward, terminated, truncated = to_tensors((step.reward, step.terminated, step.truncated))
+    return BatchStep(obs, reward, terminated, truncated, info)
+
+
 def _reader(space: AnySpace) -> Callable[[Any], Tree]:
-    """Returns a function that converts arrays to tensors of the dtypes of a space; EnvPool's Discrete is int32."""
+    """Returns a function that converts arrays to the dtypes of a space; EnvPool's Discrete is int32."""
     if isinstance(space, spaces.Dict):
         readers = {key: _reader(part) for key, part in space.items()}
         return lambda obs: {key: read(obs[key]) for key, read in readers.items()}
     dtype = space.dtype
-    return lambda obs: torch.from_numpy(obs.astype(dtype, copy=False))
+    return lambda obs: obs.astype(dtype, copy=False)

@@ -229,9 +229,11 @@ class RowTaskSimulator(RowTask, BatchDriver):
         next_obs, reward, terminated, truncated, done, obs = to_tensors(values)
         return BatchStep(next_obs, reward, terminated, truncated), done, obs
 
-    def step_and_reset_arrays(self, actions: np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+    def step_and_reset_arrays(
+        self, actions: np.ndarray, mask: np.ndarray | None = None
+    ) -> tuple[BatchStep, np.ndarray, np.ndarray]:
         """Returns what `step_and_reset` does as NumPy arrays; see `SupportsArrays`."""
-        values, self._rows = self._step_and_restart(*self._inputs(actions))
+        values, self._rows = self._step_and_restart(*self._inputs(actions), mask)
         next_obs, reward, terminated, truncated, done, obs = values
         return BatchStep(next_obs, reward, terminated, truncated), done, obs
 
@@ -334,12 +336,15 @@ class RowTaskSimulator(RowTask, BatchDriver):
                 *values, state, steps = self._move(actions, rows.state, rows.steps)
         return values, RowState(state, steps, rows.episodes, rows.keys)
 
-    def _step_and_restart(self, actions: Array, rows: RowState) -> tuple[Sequence[Array], RowState]:
+    def _step_and_restart(
+        self, actions: Array, rows: RowState, mask: np.ndarray | None = None
+    ) -> tuple[Sequence[Array], RowState]:
+        """Steps all rows, and restarts those with an ended episode; with NumPy, those of `mask` if it is not None."""
         if not isinstance(rows.state, Tensor):
             reward, terminated, truncated, state, steps = self.move_rows(actions, rows.state, rows.steps)
             next_obs, done = self._obs(state), terminated | truncated
-            obs = next_obs.copy()
-            rows = self._restart_in_place(done, obs, RowState(state, steps, rows.episodes, rows.keys))
+            obs, restarted = next_obs.copy(), done if mask is None else mask
+            rows = self._restart_in_place(restarted, obs, RowState(state, steps, rows.episodes, rows.keys))
             return (next_obs, reward, terminated, truncated, done, obs), rows
         if self.can_sync_host():
             values, rows = self._step(actions, rows)

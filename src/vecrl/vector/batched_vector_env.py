@@ -21,7 +21,7 @@ from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..engine.trees import is_nested, map_tree, named_leaves
 from ..errors import ClosedError, PendingError, SpaceError
-from ..simulators.array_library import on_host
+from ..simulators.array_library import namespace_of, on_host
 from ..validation import normalize_device, parse_optional_count
 from .arrays import convert_to_torch
 from .base import BaseVectorEnv, Facts, seeds_of
@@ -108,7 +108,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         # in same-step mode, each step is of all rows that are not finished
         self._masks_infos = mode is not AutoresetMode.SAME_STEP or num_episodes is not None
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
-        self._takes_arrays = not self._masks_infos and not self._stats and self._checked.gives_arrays
+        self._takes_arrays = num_episodes is None and not self._stats and self._checked.gives_arrays
         self._needs_reset = True
         self._nested_actions = Layout(simulator.action_space) if is_nested(simulator.action_space) else None
         # a mask, and by identity the sign that no row has to be looked at; never written
@@ -172,10 +172,13 @@ class BatchedVectorEnv(BaseVectorEnv):
             PendingError: `reset` was not called yet.
             ClosedError: `close` was called.
         """
-        if self._takes_arrays:
-            results: tuple[Any, ...] = self._fused_step(self._checked.step_and_reset_arrays, self._inputs(actions))
-        else:
+        results: tuple[Any, ...]
+        if not self._takes_arrays:
             results = self.tensor_step(actions)
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+            results = self._fused_step(self._checked.step_and_reset_arrays, self._inputs(actions))
+        else:
+            results = self._next_step(self._inputs(actions), as_arrays=True)
         obs, reward, terminated, truncated, info = results
         flags = _to_numpy(terminated), _to_numpy(truncated)
         rewards = _to_numpy(reward).astype(np.float64, copy=False)
@@ -188,7 +191,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             return self._same_step(actions)
         return self._next_step(actions)
 
-    def _same_step(self, actions: Tree) -> TensorStep:
+    def _same_step(self, actions: Tree) -> Any:
         if self._is_fused and self.num_episodes is None:
             return self._fused_step(self._checked.step_and_reset, actions)
         finished = self._is_finished()
@@ -203,39 +206,43 @@ class BatchedVectorEnv(BaseVectorEnv):
         step, done, obs = step_and_reset(actions)
         return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
 
-    def _next_step(self, actions: Tree) -> TensorStep:
+    def _next_step(self, actions: Tree, *, as_arrays: bool = False) -> Any:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
-        reset_mask = self._to_reset if self.num_episodes is None else self._to_reset & ~finished
-        step = self._checked.step(actions)
-        done = torch.logical_or(step.terminated, step.truncated)
-        if reset_mask is not self._no_rows:
-            done &= ~reset_mask
+        reset_mask: Any = self._to_reset if self.num_episodes is None else self._to_reset & ~finished
+        resets = reset_mask is not self._no_rows
+        done: Any
+        if as_arrays:
+            reset_mask = reset_mask.numpy()
+            step, done, obs = self._checked.step_and_reset_arrays(actions, reset_mask)
+        else:
+            step = self._checked.step(actions)
+            done = torch.logical_or(step.terminated, step.truncated)
+            obs = self._checked.reset_where(reset_mask) if resets else step.next_obs
+        if resets:
+            done = done & ~reset_mask
         done = self._count_down(done, finished)
-        obs = step.next_obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            if reset_mask is not self._no_rows:
-                obs = self._checked.reset_where(reset_mask)
             # On the CPU, reading a flag takes less time than a reset of no row. A compiled step cannot read it.
-            can_read = done.is_cpu and not torch.compiler.is_compiling()
-            self._to_reset = self._no_rows if can_read and not done.any() else done
-        return self._make_result(step, obs, done, reset_mask, finished)
+            can_read = self._no_rows.is_cpu and not torch.compiler.is_compiling()
+            self._to_reset = self._no_rows if can_read and not done.any() else torch.as_tensor(done)
+        return self._make_result(step, obs, done, reset_mask, finished, resets=resets)
 
     def _make_result(
-        self, step: BatchStep, obs: Tree, done: Tensor, reset_mask: Tensor, finished: Tensor
-    ) -> TensorStep:
+        self, step: BatchStep, obs: Tree, done: Any, reset_mask: Any, finished: Tensor, *, resets: bool = False
+    ) -> tuple[Any, ...]:
         info = self._info(step, done, reset_mask if self.num_episodes is None else reset_mask | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
-        if reset_mask is not self._no_rows:
+        if resets:
             stepped = ~reset_mask
-            reward = torch.where(reset_mask, 0, reward)
+            reward = namespace_of(reward).where(reset_mask, 0, reward)
             terminated, truncated = terminated & stepped, truncated & stepped
         if self.num_episodes is not None:
             reward = torch.where(finished, torch.nan, reward)
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Any, not_stepped: Tensor) -> InfoDict:
+    def _info(self, step: BatchStep, done: Any, not_stepped: Any) -> InfoDict:
         """Returns the infos. Rows of `not_stepped`, which were reset or are finished, have none of a step."""
         if not self._infos:
             return {}
@@ -264,7 +271,8 @@ class BatchedVectorEnv(BaseVectorEnv):
             self._returns = torch.zeros(n, dtype=torch.float64, device=device)
             self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
             return
-        self._to_reset = self._to_reset & ~mask
+        if self._to_reset is not self._no_rows:
+            self._to_reset = self._to_reset & ~mask
         self._episodes_left = torch.where(mask, self.num_episodes or 1, self._episodes_left)
         self._returns = torch.where(mask, 0, self._returns)
         self._lengths = torch.where(mask, 0, self._lengths)

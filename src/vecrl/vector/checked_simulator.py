@@ -107,11 +107,13 @@ class CheckedSimulator:
         is_own = "step_and_reset" in vars(owner) and type(simulator).step_and_reset is owner.step_and_reset
         return is_own and "step_and_reset" not in vars(simulator) and simulator.arrays == "numpy"
 
-    def step_and_reset_arrays(self, actions: Tensor) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+    def step_and_reset_arrays(
+        self, actions: Tensor, mask: np.ndarray | None = None
+    ) -> tuple[BatchStep, np.ndarray, np.ndarray]:
         """Calls `SupportsArrays.step_and_reset_arrays`; only if `gives_arrays`."""
         actions = self._as_actions(actions)
         try:
-            result: Any = self.simulator.step_and_reset_arrays(on_host(actions))  # pyright: ignore[reportAttributeAccessIssue]
+            result: Any = self.simulator.step_and_reset_arrays(on_host(actions), mask)  # pyright: ignore[reportAttributeAccessIssue]
         except BaseException as error:
             self._raise("step_and_reset", error)
         if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:

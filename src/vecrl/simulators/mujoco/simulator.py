@@ -160,11 +160,13 @@ class MujocoSimulator:
         step, done, obs = self.step_and_reset_arrays(actions)
         return _in_tensors(step), torch.from_numpy(done), torch.from_numpy(obs)
 
-    def step_and_reset_arrays(self, actions: Tensor | np.ndarray) -> tuple[BatchStep, np.ndarray, np.ndarray]:
+    def step_and_reset_arrays(
+        self, actions: Tensor | np.ndarray, mask: np.ndarray | None = None
+    ) -> tuple[BatchStep, np.ndarray, np.ndarray]:
         """Returns what `step_and_reset` does as NumPy arrays; see `SupportsArrays`."""
         step = self._step(actions, None)
         done: Any = step.terminated | step.truncated
-        return step, done, self._reset_where(done)
+        return step, done, self._reset_where(done if mask is None else mask)
 
     def render(self, row: int) -> np.ndarray | None:
         """Renders a frame `[height, width, 3]` uint8 of one row, as gymnasium does; None without a render mode."""
