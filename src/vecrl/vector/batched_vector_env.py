@@ -176,9 +176,9 @@ class BatchedVectorEnv(BaseVectorEnv):
         if not self._takes_arrays:
             results = self.tensor_step(actions)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-            results = self._fused_step(self._checked.step_and_reset_arrays, self._inputs(actions))
+            results = self._fused_step(self._checked.step_and_reset_arrays, self._array_inputs(actions))
         else:
-            results = self._next_step(self._inputs(actions), as_arrays=True)
+            results = self._next_step(self._array_inputs(actions), as_arrays=True)
         obs, reward, terminated, truncated, info = results
         flags = _to_numpy(terminated), _to_numpy(truncated)
         rewards = _to_numpy(reward).astype(np.float64, copy=False)
@@ -306,15 +306,28 @@ class BatchedVectorEnv(BaseVectorEnv):
         leaves = named_leaves("actions", layout.space, actions)
         return layout.build([self._tensor(value, name) for name, _, value in leaves])
 
+    def _array_inputs(self, actions: Tree) -> Tree:
+        """Returns the actions of a step for a simulator that takes arrays: as tensors, if they are to be checked."""
+        is_array = type(actions) is np.ndarray and actions.dtype.kind in "biuf"
+        if self._checked.checks_actions or not is_array:
+            return self._inputs(actions)
+        self._require_open()
+        self._require_reset()
+        self._check_rows(actions, "actions")
+        return actions
+
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
             value = convert_to_torch(np.array(value))  # copied, because torch cannot share read-only arrays
+        self._check_rows(value, name)
+        return value if value.device == self.device else value.to(self.device)
+
+    def _check_rows(self, value: Any, name: str) -> None:
         if value.ndim == 0 or value.shape[0] != self.num_envs:
             raise SpaceError(
                 f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "
                 f"got shape {tuple(value.shape)}."
             )
-        return value if value.device == self.device else value.to(self.device)
 
     def _require_open(self) -> None:
         if self.closed:

@@ -37,6 +37,9 @@ class CheckedSimulator:
     Args:
         simulator: the simulator.
 
+    Attributes:
+        checks_actions: whether actions are checked and converted here.
+
     Raises:
         TypeError: the simulator lacks an attribute or a method that every caller needs.
 
@@ -52,7 +55,7 @@ class CheckedSimulator:
         self._obs_shape = _batch_shape(simulator.observation_space, simulator.num_envs)
         self._nested_obs = is_nested(simulator.observation_space)
         self._steps_rows = isinstance(simulator, SupportsStepWhere)
-        self._checks_actions = not getattr(simulator, "checks_actions", False)
+        self.checks_actions = not getattr(simulator, "checks_actions", False)
         action_space = simulator.action_space
         self._nested_actions = Layout(action_space) if is_nested(action_space) else None
         self._action_shape = _batch_shape(action_space, simulator.num_envs)
@@ -108,12 +111,13 @@ class CheckedSimulator:
         return is_own and "step_and_reset" not in vars(simulator) and simulator.arrays == "numpy"
 
     def step_and_reset_arrays(
-        self, actions: Tensor, mask: np.ndarray | None = None
+        self, actions: Tensor | np.ndarray, mask: np.ndarray | None = None
     ) -> tuple[BatchStep, np.ndarray, np.ndarray]:
-        """Calls `SupportsArrays.step_and_reset_arrays`; only if `gives_arrays`."""
-        actions = self._as_actions(actions)
+        """Calls `SupportsArrays.step_and_reset_arrays`; only if `gives_arrays`. Arrays are not checked."""
+        if isinstance(actions, Tensor):
+            actions = on_host(self._as_actions(actions))
         try:
-            result: Any = self.simulator.step_and_reset_arrays(on_host(actions), mask)  # pyright: ignore[reportAttributeAccessIssue]
+            result: Any = self.simulator.step_and_reset_arrays(actions, mask)  # pyright: ignore[reportAttributeAccessIssue]
         except BaseException as error:
             self._raise("step_and_reset", error)
         if "step_and_reset_arrays" not in self._checked or result[2].shape != self._obs_shape:
@@ -182,7 +186,7 @@ class CheckedSimulator:
     # -- checks --------------------------------------------------------------------------------------
 
     def _as_actions(self, actions: Tree) -> Tree:
-        if not self._checks_actions:
+        if not self.checks_actions:
             return actions
         space, layout = self.simulator.action_space, self._nested_actions
         if layout is None:
