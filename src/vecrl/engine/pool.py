@@ -405,6 +405,50 @@ class Pool(EnvAccess):
                 raise pending_commands.timeout_error(timeout)
             self._check_timeouts(limit)
 
+    # -- calls of some environments ----------------------------------------------------------------
+
+    def send_call(self, name: str, arguments: Sequence[object], ids: Ids) -> None:
+        """Calls the method `name` in each of `ids` without waiting; `recv_call` returns the results.
+
+        Args:
+            arguments: what `invoke` takes as values, one per environment.
+        """
+        with self._closer.lock:
+            checked_ids = self._check_ids(ids)
+            check_length("arguments", arguments, len(checked_ids))
+            self._dispatch(
+                Op.INVOKE, checked_ids, False, lambda places: ("call", name, [arguments[i] for i in places.tolist()])
+            )
+
+    def recv_call(self, timeout: float | None = None) -> dict[int, Any]:
+        """Waits for the call of a worker, and returns its results, by the ids of the environments.
+
+        Calls are returned in the order in which they were completed.
+
+        Args:
+            timeout: seconds to wait (default: the pool's `step_timeout`).
+
+        Raises:
+            PendingError: no call is pending.
+            StepTimeout: none was complete in time. No result is lost: call `recv_call` again.
+            WorkerError: environments of this worker failed. The other calls are still pending.
+        """
+        with self._closer.lock:
+            self._enter()
+            if not self._env_index.busy.any():
+                raise PendingError(self._nothing_sent())
+            self._await_some(1, False, timeout)
+            self._pending.updating = True
+            command = self._pending.completed.pop(0)
+            failures = command.failures
+            self._mark_completed(command, failures)
+            self._pending.updating = False
+        if failures:
+            raise failures_to_error(failures)
+        assert command.ids is not None
+        [(_, reply)] = command.replies
+        return dict(zip(command.ids.tolist(), reply.result, strict=True))
+
     def _collect(self, completed: Sequence[PendingCommand], ordered: bool) -> Transition:
         """Builds the transition of completed commands, with rows in the order of sending (`ordered`) or of completion.
 

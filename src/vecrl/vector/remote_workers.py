@@ -83,6 +83,7 @@ class RemoteWorkerGroup:
         advice: str,
     ):
         self._advice = advice
+        self._name = ""  # of the method that `send` has called last
         self.counts = [count for _, count in makers]
         starts = itertools.accumulate(self.counts, initial=0)
         self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
@@ -108,6 +109,22 @@ class RemoteWorkerGroup:
         call_arguments = [()] * len(self.counts) if arguments is None else arguments
         with self._remap_failures(self._ids if ids is None else ids, self._advice, name):
             return self.pool.invoke("call", name, call_arguments, np.arange(len(call_arguments)))
+
+    def send(self, worker: int, name: str, arguments: tuple[object, ...]) -> None:
+        """Calls the method `name` of a worker without waiting; `receive` returns the result."""
+        self._name = name
+        with self._remap_failures(self._ids, self._advice, name):
+            self.pool.send_call(name, [arguments], np.array([worker]))
+
+    def receive(self) -> tuple[int, Any]:
+        """Waits for the next call of `send` that is complete, and returns the worker and its result.
+
+        Raises:
+            WorkerError: its environments failed. Calls of other workers are still pending.
+        """
+        with self._remap_failures(self._ids, self._advice, self._name):
+            [(worker, result)] = self.pool.recv_call().items()
+        return worker, result
 
     def recover(self) -> None:
         """Makes all workers ready for a call, also after a failed or interrupted one. See `Pool.recover`."""

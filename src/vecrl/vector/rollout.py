@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool_options import OnFailure, PoolOptions
 from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
 from ..engine.trees import map_tree
-from ..errors import OutOfSpecError, PendingError
+from ..errors import OutOfSpecError, PendingError, WorkerError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import random_seed, seed_for
-from ..validation import check_callable, parse_count
+from ..validation import check_callable, parse_count, parse_optional_count
 from .base import seeds_of
 from .env_fns import split_env_fns
 from .policy_copy import PolicyCopy
@@ -34,6 +36,13 @@ from .vector_env import EnvFn
 PolicyFn = Callable[..., Any]
 """Returns the actions for a batch of observations `[k, ...]`, and more: see `RolloutWorkers`."""
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
+
+
+class _Parameters(NamedTuple):
+    """Pickled parameters of the policy, and how many times parameters were set; None for the policy's initial ones."""
+
+    version: int
+    pickled: bytes | None
 
 
 class RolloutWorkers:
@@ -56,6 +65,8 @@ class RolloutWorkers:
 
     If it has a method `value(obs)`, or `value(obs, state)` with a hidden state, which returns one number per row, the
     rollout has the values of the last and of the final observations, which advantages need.
+
+    `rollout` returns the steps of all environments; `rollouts` yields those of one worker after another, as they come.
 
     A policy with its own generators should have a method `seed(seed)`, since all copies would otherwise draw the same
     numbers. It is called with a different number in each worker, when the worker starts and at each seeded reset.
@@ -126,8 +137,11 @@ class RolloutWorkers:
             (partial(make_worker, make, count, replace(inner, env_id_offset=start)), count)
             for (make, count), start in zip(parts, self._worker_bounds, strict=False)
         ]
-        self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
+        self._parameters = self._newest = _Parameters(0, None)  # those that a worker has loaded, and the latest ones
+        self._loaded = [self._parameters] * len(parts)  # those of each worker
         self._needs_reset = False  # whether the last call did not complete
+        self._is_iterated = False  # whether an iterator of `rollouts` is used
+        self._late_error: WorkerError | None = None  # of a rollout that was dropped
         self._workers = RemoteWorkerGroup(makers, PoolOptions.from_keywords(backend=backend, **pool_options), _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
@@ -151,6 +165,7 @@ class RolloutWorkers:
             WorkerError: environments or workers failed. Call `reset` again: it replaces workers that crashed or do not
                 reply.
         """
+        self._require_no_iterator()
         seed = self._seed if seed is None else seed
         seeds = seeds_of(seed, self.num_envs)
         parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._worker_bounds)]
@@ -162,8 +177,17 @@ class RolloutWorkers:
 
     def _recover(self) -> None:
         """Makes all workers ready for a call, with the same policy parameters."""
+        newest, self._newest, self._late_error = self._newest, self._parameters, None
         self._workers.recover()
-        self._call_all("reload_policy", [(self._parameters,)] * len(self._workers.counts))
+        self._call_all("reload_policy", [(self._parameters.pickled,)] * len(self._loaded))
+        self._loaded = [self._parameters] * len(self._loaded)
+        if newest is not self._parameters:  # an iteration ended before a worker had loaded them
+            self._load(newest)
+
+    def _load(self, parameters: _Parameters) -> None:
+        self._call_all("load_parameters", [(parameters.pickled,)] * len(self._loaded))
+        self._parameters = self._newest = parameters
+        self._loaded = [parameters] * len(self._loaded)
 
     def _call_all(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
         self._needs_reset = True
@@ -174,18 +198,38 @@ class RolloutWorkers:
     def set_parameters(self, parameters: object) -> None:
         """Sets the parameters of every copy of the policy, with its `set_parameters` or `load_state_dict`.
 
+        While `rollouts` is iterated over, it does not wait: each worker loads them before its next rollout, and that
+        raises what this call would raise.
+
         Raises:
             SerializationError: the parameters cannot be pickled.
             WorkerError: the policy has neither method, or rejects the parameters; `reset` restores the previous ones.
         """
-        self._require_reset()
-        pickled_parameters = pickled("parameters", parameters)
-        self._call_all("load_parameters", [(pickled_parameters,)] * len(self._workers.counts))
-        self._parameters = pickled_parameters
+        if not self._is_iterated:
+            self._require_reset()
+        newest = _Parameters(self.version + 1, pickled("parameters", parameters))
+        if self._is_iterated:
+            self._newest = newest
+        else:
+            self._load(newest)
+
+    @property
+    def version(self) -> int:
+        """How many times parameters were set."""
+        return self._newest.version
 
     def _require_reset(self) -> None:
+        self._require_no_iterator()
         if self._needs_reset and not self._workers.pool.closed:
-            raise PendingError("Expected the last call to have completed, but it did not. Call reset().")
+            text = "Expected the last call to have completed, but it did not. Call reset()."
+            raise PendingError(text) from self._late_error
+
+    def _require_no_iterator(self) -> None:
+        if self._is_iterated and not self._workers.pool.closed:
+            raise PendingError(
+                "Expected no iteration over rollouts(), but one is not finished, in which only set_parameters may be "
+                "called. End the loop, or call close() of the iterator."
+            )
 
     def rollout(self, steps: int, parameters: object = None) -> Rollout:
         """Steps all environments with the policy and returns the trajectories; calls `reset()` first if needed.
@@ -202,11 +246,88 @@ class RolloutWorkers:
         steps = parse_count("steps", steps)
         if parameters is not None:
             self.set_parameters(parameters)
+        elif any(loaded is not self._newest for loaded in self._loaded):  # after an iteration
+            self._load(self._newest)
         if self._seed is not None:
             self.reset()
-        parts: list[Rollout] = self._call_all("collect", [(steps,)] * len(self._workers.counts))
+        parts: list[Rollout] = self._call_all("collect", [(steps,)] * len(self._loaded))
         layouts = Layout(self.single_observation_space), Layout(self.single_action_space)
-        return concat_rollouts(parts, self._worker_bounds, *layouts)
+        joined = concat_rollouts(parts, self._worker_bounds, *layouts)
+        return replace(joined, env_ids=np.arange(self.num_envs), version=self.version)
+
+    def rollouts(self, steps: int, count: int | None = None) -> Iterator[Rollout]:
+        """Yields rollouts of single workers as they come, while the others go on, as IMPALA and APPO need them.
+
+        A worker begins its next rollout when its last one is yielded, with the parameters that were set until then. So
+        workers act while the caller learns. `Rollout.version` says which parameters made a rollout, and `env_ids` of
+        which environments it is. In the loop, of all methods only `set_parameters` and `close` may be called.
+
+        At the end of the loop, rollouts that are not complete are waited for and dropped, so that the next one begins
+        where they have ended. With a `count`, no more than that are started.
+
+        >>> import gymnasium
+        >>> import numpy as np
+        >>> def upright(obs):
+        ...     return (obs[:, 2] > 0).astype(np.int64)
+        >>> make = [lambda: gymnasium.make("CartPole-v1")] * 4
+        >>> with RolloutWorkers(make, upright, backend="serial", num_workers=2, seed=1) as workers:
+        ...     [rollout.env_ids.tolist() for rollout in workers.rollouts(50, count=3)]
+        [[0, 1], [2, 3], [0, 1]]
+
+        Args:
+            steps: T, at least 1.
+            count: how many rollouts to yield; None for no limit.
+
+        Raises:
+            WorkerError: an environment or the policy raised, or a worker crashed or timed out; call `reset`.
+            PendingError: the last call failed, and `reset` was not called since; or there is such an iterator already.
+        """
+        self._require_reset()
+        steps, count = parse_count("steps", steps), parse_optional_count("count", count)
+        if self._seed is not None:
+            self.reset()
+        return self._iterate(steps, count)
+
+    def _iterate(self, steps: int, count: int | None) -> Iterator[Rollout]:
+        self._require_reset()
+        running: dict[int, _Parameters] = {}  # the workers that make a rollout, and with which parameters
+        left = itertools.repeat(None) if count is None else itertools.repeat(None, count)
+
+        def start(worker: int) -> None:
+            newest, loaded = self._newest, self._loaded[worker]
+            self._workers.send(worker, "collect", (steps, None if loaded is newest else newest.pickled))
+            self._loaded[worker] = running[worker] = newest
+
+        self._needs_reset = self._is_iterated = True
+        try:
+            for worker, _ in zip(range(len(self._loaded)), left, strict=False):
+                start(worker)
+            while running:
+                worker, rollout = self._workers.receive()
+                parameters = running.pop(worker)
+                if parameters.version > self._parameters.version:
+                    self._parameters = parameters
+                for _ in itertools.islice(left, 1):
+                    start(worker)
+                bounds = self._worker_bounds[worker : worker + 2]
+                yield replace(rollout, env_ids=np.arange(*bounds), version=parameters.version)
+            self._needs_reset = False
+        except GeneratorExit:
+            self._drop(len(running))
+            raise
+        finally:
+            self._is_iterated = False
+
+    def _drop(self, count: int) -> None:
+        """Waits for rollouts that are dropped. What they raise is the cause of the error of the next call."""
+        if self._workers.pool.closed:
+            return
+        try:
+            for _ in range(count):
+                self._workers.receive()
+            self._needs_reset = False
+        except WorkerError as error:
+            self._late_error = error
 
     def close(self) -> None:
         """Closes every environment and stops every worker; later calls have no effect."""
@@ -279,8 +400,10 @@ class _RolloutWorker(RemoteWorker):
         """Loads new parameters of the policy."""
         self._policy.load_parameters(parameters)
 
-    def collect(self, steps: int) -> Rollout:
-        """Steps the environments and returns their trajectories."""
+    def collect(self, steps: int, parameters: bytes | None = None) -> Rollout:
+        """Loads the parameters if there are any, steps the environments and returns their trajectories."""
+        if parameters is not None:
+            self._policy.load_parameters(parameters)
         if self._obs is None:
             self.reset_envs(None)
         with self._worker_streams:

@@ -35,6 +35,8 @@ class Rollout:
             arrays `[n, ...]`; None if it has none. Rows in which an episode starts have its initial state.
         last_value: `[n]` float64, the policy's values of `last_obs`; None if it has no method `value`.
         final_value: `[e]` float64, its values of `final_obs`; None if it has no method `value`.
+        env_ids: `[n]` int64, the numbers of the environments.
+        version: how many times the policy had got parameters by `set_parameters` before.
     """
 
     obs: Tree
@@ -52,6 +54,8 @@ class Rollout:
     last_state: Tree = None
     last_value: np.ndarray | None = None
     final_value: np.ndarray | None = None
+    env_ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    version: int = 0
 
     def next_value(self, name: str = "value") -> np.ndarray:
         """Returns the values of the observations after each step, `[T, n]` float64.
