@@ -18,6 +18,7 @@ from tests.fixtures.gym_envs import counting
 from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.protocol import spin_seconds
+from vecrl.engine.backends.worker_connection import WorkerConnection
 from vecrl.engine.backends.worker_options import Wait
 from vecrl.engine.backends.worker_programs import modules_in
 from vecrl.engine.pool import Pool
@@ -206,3 +207,20 @@ def test_pools_outlive_the_thread_that_made_them() -> None:
     made[0].reset()
     assert made[0].step(np.zeros(2, int)).reward.tolist() == [1, 1]
     made[0].close()
+
+
+def test_no_worker_is_awaited_alone_while_a_long_command_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller would sleep, with the rest of the command unsent."""
+    wait, unsent = WorkerConnection.wait_for_reply, []
+    pool: Any = make_pool([ProcessInfoEnv] * 2, "processes")
+
+    def waits(connection: WorkerConnection, *arguments: Any) -> bool:
+        unsent.extend(other.has_unsent for other in pool._backend._connections)
+        return wait(connection, *arguments)
+
+    monkeypatch.setattr(WorkerConnection, "wait_for_reply", waits)
+    pool.invoke("set", "note", [bytes(4_000_000)] * 2)
+    assert not any(unsent)
+    assert _query(pool, "0") == [0, 0]
+    assert unsent, "short commands are awaited so"
+    assert [len(note) for note in pool.invoke("get", "note")] == [4_000_000] * 2

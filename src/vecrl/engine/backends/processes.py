@@ -56,6 +56,7 @@ class ProcessBackend:
         self._connections: list[WorkerConnection] = []
         self._by_fd: dict[int, WorkerConnection] = {}
         self._awaiting: set[WorkerConnection] = set()  # those of which the fork server must report the start or the end
+        self._sending: set[WorkerConnection] = set()  # those with a full pipe, and more to send
         self._owner = os.getpid()
         seconds = spin_seconds(options.wait, self.num_workers)
         self._spin = Spin(seconds)
@@ -133,6 +134,7 @@ class ProcessBackend:
             if self._connections[connection.index] is not connection:
                 self._unwatch(fd)
                 del self._by_fd[fd]
+        self._sending.discard(previous)
         previous.close()
         construct_payload = self._construct_commands[worker].extra
         # otherwise the new worker would repeat the random numbers of the previous one
@@ -163,6 +165,7 @@ class ProcessBackend:
 
     def _send(self, connection: WorkerConnection, data: bytes) -> None:
         if connection.send(data):
+            self._sending.add(connection)
             self._by_fd[connection.commands_fd] = connection
             self._poll.register(connection.commands_fd, select.POLLOUT)
 
@@ -180,6 +183,7 @@ class ProcessBackend:
         deadline = None if timeout is None else time.monotonic() + timeout
         if (
             awaited
+            and not self._sending  # whose pipes must be watched, too
             and (limit is None or limit > _SINGLE_POLL_MS)
             and self._connections[max(awaited)].wait_for_reply(_SINGLE_POLL_MS, replies)
         ):
@@ -205,6 +209,7 @@ class ProcessBackend:
                 exited.append(connection)
             elif fd == connection.commands_fd:
                 if not connection.flush():
+                    self._sending.discard(connection)
                     self._poll.unregister(fd)
             elif not connection.read(replies):
                 self._poll.unregister(fd)  # the status descriptor reports its exit
@@ -249,6 +254,7 @@ class ProcessBackend:
             pass
         for fd in (connection.status_fd, connection.replies_fd, connection.commands_fd):
             self._unwatch(fd)
+        self._sending.discard(connection)
         replies.append(self._crash(connection))
 
     def _crash(self, connection: WorkerConnection) -> Reply:

@@ -44,7 +44,7 @@ _RESET_DONE, _MASKED = 1, 2
 _OPS = tuple(Op)
 _PICKLED, _RAW = b"P", b"R"
 PLAIN = b"V"  # plain data, from a worker on another interpreter
-_CHUNK = 1 << 20  # bytes to read at once: `os.read` allocates the requested size
+_CHUNK = 1 << 16  # bytes to read at once: the capacity of a pipe
 
 
 def encode_command(command: Command, dumps: Callable[[object], bytes] = cloudpickle.dumps) -> bytes:
@@ -218,15 +218,17 @@ def unreadable_reply(error: Exception, ids: Sequence[int], op: Op, worker: int, 
 
 def read_exactly(fd: int, size: int) -> bytes | None:
     """Reads `size` bytes from a blocking descriptor. Returns None if it ends before."""
-    data = os.read(fd, size) if size else b""
+    data = os.read(fd, size) if size <= _CHUNK else b""
     if len(data) == size:
         return data
-    buffer = bytearray(data)
-    while len(buffer) < size:
-        chunk = os.read(fd, min(size - len(buffer), _CHUNK))
-        if not chunk:
+    buffer = bytearray(size)
+    buffer[: len(data)] = data
+    rest = memoryview(buffer)[len(data) :]
+    while rest:
+        count = os.readv(fd, [rest])
+        if not count:
             return None
-        buffer += chunk
+        rest = rest[count:]
     return bytes(buffer)
 
 

@@ -307,7 +307,8 @@ class WorkerConnection:
             stop = REPLY.size + size
             if len(inbox) < stop:
                 return
-            body = bytes(inbox[REPLY.size : stop])
+            with memoryview(inbox) as view:
+                body = bytes(view[REPLY.size : stop])
             del inbox[:stop]
             replies.append((self.index, seq, self._decode(body) if size else None))
 
