@@ -55,6 +55,8 @@ def test_advantages_and_losses_take_rollouts() -> None:
     )
     loss = ClipPPOLoss(actor, TensorDictModule(agent.critic, ["observation"], ["state_value"]))
     losses = loss(data.reshape(-1))
+    assert data["action_log_prob"].shape == data["next", "reward"].shape[:2]
     assert losses["kl_approx"].abs() < 1e-5, "the log-probabilities are those of the policy"
+    assert torch.allclose(losses["loss_objective"], -data["advantage"].mean(), atol=1e-5), "all ratios are 1"
     (losses["loss_objective"] + losses["loss_critic"]).backward()
     assert agent.actor.weight.grad is not None

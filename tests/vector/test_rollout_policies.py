@@ -265,7 +265,7 @@ def test_tensordicts_have_the_keys_of_torchrl() -> None:
     data = rollout.to_tensordict()
     assert data.shape == (4, STEPS)
     assert data["observation"].shape == (4, STEPS, 4)
-    assert data["log_prob"].shape == (4, STEPS, 1)
+    assert data["log_prob"].shape == (4, STEPS), "as in a Collector of TorchRL"
     assert torch.equal(data["observation"], torch.from_numpy(rollout.obs.swapaxes(0, 1)))
     assert torch.equal(data["next", "observation"], torch.from_numpy(rollout.next_obs().swapaxes(0, 1)))
     assert data["next"].keys() == {"observation", "reward", "done", "terminated", "truncated"}

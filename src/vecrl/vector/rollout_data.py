@@ -121,7 +121,8 @@ class Rollout:
 
         It has "observation" (or the keys of a Dict space), "action", the extras, and under "next" the observation after
         the step, as `next_obs` gives it, and "reward", "done", "terminated" and "truncated", all `[n, T, 1]`. The extra
-        "state_value" is also under "next", if the policy has a method `value`. Rewards and values are float32.
+        "state_value" is `[n, T, 1]` too, and also under "next" if the policy has a method `value`; other extras keep
+        their shapes, such as `[n, T]` of log-probabilities. Rewards and values are float32.
 
         Raises:
             VersionError: tensordict is not installed.
@@ -140,9 +141,11 @@ class Rollout:
         done = self.terminated | self.truncated
         after = {**entries(self.next_obs()), "reward": column(self.reward), "done": column(done)}
         after |= {"terminated": column(self.terminated), "truncated": column(self.truncated)}
-        extras = {name: column(value) if value.ndim == 2 else value for name, value in self.extras.items()}
-        if "state_value" in self.extras and self.last_value is not None:
-            after["state_value"] = column(self.next_value("state_value"))
+        extras = dict(self.extras)
+        if "state_value" in extras:
+            extras["state_value"] = column(self._extra("state_value").reshape(done.shape))
+            if self.last_value is not None:
+                after["state_value"] = column(self.next_value("state_value"))
         trees = {**entries(self.obs), "action": self.action, **extras, "next": after}
         steps, rows = self.reward.shape
         tensors = map_tree(lambda leaf: torch.from_numpy(np.ascontiguousarray(_array(leaf).swapaxes(0, 1))), trees)
