@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from vecrl.errors import WorkerCrash
 from vecrl.running_stats import RunningStats
 from vecrl.vector import Rollout, RolloutWorkers
 
@@ -137,7 +138,12 @@ def main() -> None:
     ) as workers:
         for update in range(1, updates + 1):
             optimizer.param_groups[0]["lr"] = options.learning_rate * (1 - (update - 1) / updates)
-            rollout = workers.rollout(options.steps, agent.state_dict())
+            try:
+                rollout = workers.rollout(options.steps, agent.state_dict())
+            except WorkerCrash as crash:  # a process or a node is lost
+                print(f"{crash.failures[0].error}; the workers start again", flush=True)
+                workers.reset()
+                continue
             reward = scale(rollout)
             advantage = advantages(rollout, reward, options.gamma, options.gae_lambda)
             flat = {name: torch.as_tensor(rows) for name, rows in rollout.flat().items()}
