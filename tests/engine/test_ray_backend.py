@@ -272,3 +272,20 @@ def test_the_block_of_the_page_runs(cluster: TestCluster) -> None:
     with cluster.node(num_cpus=4):
         exec(compile(block, "clusters.md", "exec"), names)
     assert names["obs"].shape == (64, 4)
+
+
+def test_long_commands_of_several_actors_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    stored, put = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(len(value)) or put(value))
+    pool = make_pool([FaultyEnv] * 3, "ray", 3)
+    pool.invoke("set", "note", [bytes(200_000)] * 3)
+    pool.invoke("set", "short", [bytes(100)] * 3)
+    assert len(stored) == 1
+    assert stored[0] >= 200_000
+    pool.invoke("set", "note", [bytes(200_000), bytes(200_001), bytes(200_002)])
+    assert len(stored) == 1, "different commands are sent with the calls"
+    assert [len(note) for note in pool.invoke("get", "note")] == [200_000, 200_001, 200_002]
+    assert [len(note) for note in pool.invoke("get", "short")] == [100] * 3
+    pool.close()

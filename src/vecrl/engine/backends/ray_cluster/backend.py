@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,7 @@ from .session import RayPlacement, RaySession
 from .worker import RowCodec
 
 _FIRST_POLL_S = 0.02  # seconds to wait for the awaited workers only, which is faster, before all are polled
+_SHARED_MIN_BYTES = 100_000  # Ray sends shorter arguments with the call
 # prefixes of environment variables that Ray sets for each worker, or that have no effect in a running process
 _NOT_INHERITED = ("RAY_", "CUDA_", "LD_")
 
@@ -156,11 +158,12 @@ class RayBackend:
     def _attach(self, handle: RayWorkerHandle) -> None:
         self._call(handle, Command(Op.ATTACH, extra=self._spaces))
 
-    def _call(self, handle: RayWorkerHandle, command: Command, data: bytes | None = None) -> None:
+    def _call(self, handle: RayWorkerHandle, command: Command, data: Any = None) -> None:
+        """Calls the actor with a command that is encoded in `data`, or in the object of a reference."""
         if handle.actor is None:  # its crash was reported, or will be
             return
         data = encode_command(command) if data is None else data
-        if handle.row_codec is not None:
+        if handle.row_codec is not None and command.op == Op.STEP:
             data += handle.row_codec.pack_actions(command)
         handle.last_op = command.op
         handle.steps += command.op == Op.STEP
@@ -208,8 +211,9 @@ class RayBackend:
 
     def send(self, commands: Sequence[tuple[int, Command]]) -> None:
         encoded = [(self._handles[worker], command, encode_command(command)) for worker, command in commands]
+        stored = _store_once([data for _, command, data in encoded if command.op != Op.STEP])
         for handle, command, data in encoded:
-            self._call(handle, command, data)
+            self._call(handle, command, stored.get(data, data))
             if handle.actor is None:  # Ctrl-C may have lost the reply that reported the crash
                 self._crash_replies.append((handle.worker_spec.index, -1, handle.crash("its actor is lost", "")))
 
@@ -373,6 +377,16 @@ def _process_context(threads: int, local: bool) -> tuple[dict[str, str], str | N
         return thread_variables, None, []
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     return inherited | thread_variables, os.getcwd(), [entry for entry in sys.path if type(entry) is str]
+
+
+def _store_once(encoded: Sequence[bytes]) -> dict[bytes, Any]:
+    """Puts long commands that several actors get into the object store, from which each node fetches them once.
+
+    Returns:
+        The references, by the commands.
+    """
+    counts = Counter(data for data in encoded if len(data) >= _SHARED_MIN_BYTES)
+    return {data: ray.put(data) for data, count in counts.items() if count > 1}
 
 
 def _result_or_error(ref: Any) -> Any:
