@@ -140,3 +140,14 @@ def test_mistakes_of_a_new_transform_are_explained() -> None:
         _ = TransformedEnv(GymEnv("CartPole-v1"), Silent()).observation_spec
     with pytest.raises(TypeError, match=r"Unfinished.__init__ to call super\(\).__init__"):
         TransformedEnv(GymEnv("CartPole-v1"), Unfinished())
+
+
+def test_hooks_that_return_nothing_are_named() -> None:
+    class Doubled(Transform):
+        def _call(self, next_tensordict: Any) -> Any:
+            next_tensordict["reward"] = 2 * next_tensordict["reward"]
+
+    env = TransformedEnv(GymEnv("CartPole-v1"), Doubled())
+    with pytest.raises(TypeError, match=r"Expected Doubled\._call to return the TensorDict .* got None\. End it with"):
+        env.rollout(3)
+    env.close()

@@ -153,7 +153,13 @@ class Transform(KeyedModule):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the output of a step from `tensordict` in place and returns it."""
-        return self._call(next_tensordict)
+        changed: TensorDictBase | None = self._call(next_tensordict)
+        if changed is None:
+            raise TypeError(
+                f"Expected {type(self).__name__}._call to return the TensorDict that it changes, got None. End it with "
+                "`return next_tensordict`."
+            )
+        return changed
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         """Changes the output of a reset in place and returns it.
