@@ -137,7 +137,7 @@ test-old-tensordict: .venv-old-tensordict/.ready
 test-peers: export HF_HUB_OFFLINE := 1
 test-peers: .venv-peers/.ready
 	$(call pytest,.venv-peers) $(TWO) -m "peers or loggers or vision or language" tests/interop tests/envs tests/record \
-		tests/cli tests/language tests/policy
+		tests/cli tests/language tests/policy tests/benchmarks
 	$(call doctest,.venv-peers) src/vecrl/interop
 
 # Each of the two processes has a Ray cluster of its own.
