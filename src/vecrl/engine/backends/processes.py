@@ -183,7 +183,7 @@ class ProcessBackend:
         deadline = None if timeout is None else time.monotonic() + timeout
         if (
             awaited
-            and not self._sending  # whose pipes must be watched, too
+            and not self._sending  # their pipes must be watched, too
             and (limit is None or limit > _SINGLE_POLL_MS)
             and self._connections[max(awaited)].wait_for_reply(_SINGLE_POLL_MS, replies)
         ):
