@@ -274,6 +274,7 @@ def test_the_block_of_the_page_runs(cluster: TestCluster) -> None:
     assert names["obs"].shape == (64, 4)
 
 
+@pytest.mark.ray
 def test_long_commands_of_several_actors_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
