@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.fixtures.faulty_envs import FaultyEnv, is_killed, raises, sleeps_forever
+from tests.fixtures.faulty_envs import FaultyEnv, Once, is_killed, raises, sleeps_forever
 
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.vector import Rollout, RolloutWorkers
@@ -40,20 +40,6 @@ class Pushing:
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         return np.full(len(obs), self.number % 3)
-
-
-class Once(FaultyEnv):
-    """Commits the given fault in its fifth step, once: a file records whether it did."""
-
-    def __init__(self, file: Path, env_id: int, fault: Any):
-        super().__init__(env_id)
-        self.file, self.deed = file, fault
-
-    def step(self, action: Any) -> Any:
-        if self.deed is not None and self.count == 4 and not self.file.exists():
-            self.file.touch()
-            self.deed(self)
-        return super().step(action)
 
 
 class Slow(FaultyEnv):
@@ -182,7 +168,7 @@ def test_a_broken_loop_leaves_nothing_pending(backend: Any) -> None:
 def test_failed_workers_are_reported_and_replaced(
     fault: Any, error: Any, text: str, backend: Any, tmp_path: Path
 ) -> None:
-    makers = [partial(Once, tmp_path / "done", i, fault if i == 3 else None) for i in range(4)]
+    makers = [partial(Once, tmp_path / "done", i, fault if i == 3 else None, 4) for i in range(4)]
     with RolloutWorkers(makers, Pushing(), backend=backend, num_workers=2, step_timeout=0.4) as workers:
         with pytest.raises(error, match=text) as exc_info:
             _for_each(workers, 2, lambda rollout: workers.version or workers.set_parameters(4))
@@ -211,7 +197,7 @@ def test_rejected_parameters_are_reported_and_undone(backend: Any) -> None:
 
 
 def test_the_latest_parameters_outlive_an_error(tmp_path: Path) -> None:
-    makers = [partial(Once, tmp_path / "done", i, raises if i == 1 else None) for i in range(2)]
+    makers = [partial(Once, tmp_path / "done", i, raises if i == 1 else None, 4) for i in range(2)]
     with RolloutWorkers(makers, Pushing(), backend="serial") as workers:
         with pytest.raises(WorkerError, match="went wrong on purpose"):
             _for_each(workers, 3, lambda rollout: workers.set_parameters(8))
@@ -220,7 +206,7 @@ def test_the_latest_parameters_outlive_an_error(tmp_path: Path) -> None:
 
 
 def test_errors_of_dropped_rollouts_are_causes_of_the_next_error(tmp_path: Path) -> None:
-    makers = [partial(Once, tmp_path / "done", i, raises if i == 1 else None) for i in range(2)]
+    makers = [partial(Once, tmp_path / "done", i, raises if i == 1 else None, 4) for i in range(2)]
     with RolloutWorkers(makers, Pushing(), backend="serial", num_workers=2) as workers:
         for rollout in workers.rollouts(3):
             if rollout.env_ids[0] == 1:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.fixtures.faulty_envs import FaultyEnv, is_killed, raises, sleeps_forever
+from tests.fixtures.faulty_envs import FaultyEnv, Once, is_killed, raises, sleeps_forever
 from tests.fixtures.gym_envs import FailingEnv
 from torch import nn
 
@@ -239,20 +239,6 @@ def test_failures_are_handled_in_their_worker(backend: Any) -> None:
     assert rollout.final_obs.tolist() == [[2], [2]]
 
 
-class Once(FaultyEnv):
-    """Commits the given fault in its third step, once: a file records whether it did."""
-
-    def __init__(self, file: str, env_id: int, fault: Any):
-        super().__init__(env_id)
-        self.file, self.deed = Path(file), fault
-
-    def step(self, action: Any) -> Any:
-        if self.deed is not None and self.count == 2 and not self.file.exists():
-            self.file.touch()
-            self.deed(self)
-        return super().step(action)
-
-
 class Pushing:
     """Acts by the number that it was last given, and does not expose it."""
 
@@ -272,7 +258,7 @@ class Pushing:
     [(is_killed, WorkerCrash, "killed by SIGKILL|is lost"), (sleeps_forever, StepTimeout, r"no reply within 0\.4 s")],
 )
 def test_reset_replaces_lost_workers(fault: Any, error: Any, text: str, backend: Any, tmp_path: Path) -> None:
-    makers = [partial(Once, str(tmp_path / "done"), i, fault if i == 3 else None) for i in range(5)]
+    makers = [partial(Once, tmp_path / "done", i, fault if i == 3 else None, 2) for i in range(5)]
     with RolloutWorkers(makers, Pushing(), backend=backend, num_workers=2, step_timeout=0.4) as workers:
         workers.set_parameters(1)
         with pytest.raises(error, match=text) as exc_info:
@@ -307,7 +293,7 @@ def test_reset_recovers_from_interrupts() -> None:
 
 
 def test_reset_recovers_from_interrupts_during_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    makers = [partial(Once, str(tmp_path / "done"), i, is_killed) for i in range(3)]
+    makers = [partial(Once, tmp_path / "done", i, is_killed, 2) for i in range(3)]
     with RolloutWorkers(makers, standstill, num_workers=2) as workers:
         with pytest.raises(WorkerCrash):
             workers.rollout(4)
