@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import Array
+from ..engine.simulator import Array, BatchStep
+from ..engine.trees import map_tree
 
 ArrayLibrary = Literal["numpy", "torch"]
 
@@ -71,6 +72,13 @@ def to_numpy_dtype(dtype: torch.dtype) -> type[np.floating[Any]]:
 def to_tensors(arrays: Sequence[Array]) -> Iterable[Tensor]:
     """Returns tensors that share the memory of NumPy arrays; tensors unchanged."""
     return arrays if isinstance(arrays[0], Tensor) else map(torch.from_numpy, arrays)
+
+
+def step_in_tensors(step: BatchStep) -> BatchStep:
+    """Returns a step of NumPy arrays as tensors that share their memory."""
+    obs, info = (map_tree(torch.from_numpy, tree) for tree in (step.next_obs, step.info))
+    reward, terminated, truncated = to_tensors((step.reward, step.terminated, step.truncated))
+    return BatchStep(obs, reward, terminated, truncated, info)
 
 
 def on_host(tensor: Tensor) -> np.ndarray:

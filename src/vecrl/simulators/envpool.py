@@ -20,7 +20,7 @@ from ..engine.trees import map_tree
 from ..errors import SpaceError
 from ..imports import import_library
 from ..registries import check_name
-from .array_library import to_tensors
+from .array_library import step_in_tensors
 from .batch_adapter import Seeds, SelfResetAdapter, named_infos
 
 NO_INFOS = ("env_id", "players")  # the numbers of rows and players
@@ -124,12 +124,12 @@ class EnvPoolSimulator(SelfResetAdapter):
 
     def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
-        return _in_tensors(self._advance(map_tree(Tensor.numpy, actions), None))
+        return step_in_tensors(self._advance(map_tree(Tensor.numpy, actions), None))
 
     def step_and_reset(self, actions: Tree) -> tuple[BatchStep, Tensor, Tree]:
         """Steps all rows, then resets those with an ended episode; see `SupportsStepAndReset`."""
         step, done, obs = self.step_and_reset_arrays(map_tree(Tensor.numpy, actions))
-        return _in_tensors(step), torch.from_numpy(done), map_tree(torch.from_numpy, obs)
+        return step_in_tensors(step), torch.from_numpy(done), map_tree(torch.from_numpy, obs)
 
     def step_and_reset_arrays(
         self, actions: Tree, mask: np.ndarray | None = None
@@ -149,7 +149,7 @@ class EnvPoolSimulator(SelfResetAdapter):
         ids = np.flatnonzero(rows)
         selected = map_tree(lambda action: action.numpy()[ids], actions)
         self._check_range(selected, ids)
-        step = _in_tensors(self._advance(selected, ids))
+        step = step_in_tensors(self._advance(selected, ids))
         self.at_start, self._done = np.where(rows, self.at_start, at_start), np.where(rows, self._done, done)
         return step
 
@@ -197,13 +197,6 @@ def with_infinite_bounds(space: AnySpace) -> AnySpace:
     limits, low, high = np.finfo(space.dtype), space.low, space.high
     low, high = np.where(low == limits.tiny, -np.inf, low), np.where(high == limits.max, np.inf, high)
     return spaces.Box(low, high, dtype=space.dtype.type)
-
-
-def _in_tensors(step: BatchStep) -> BatchStep:
-    """Returns a step of arrays as tensors that share their memory."""
-    obs, info = (map_tree(torch.from_numpy, tree) for tree in (step.next_obs, step.info))
-    reward, terminated, truncated = to_tensors((step.reward, step.terminated, step.truncated))
-    return BatchStep(obs, reward, terminated, truncated, info)
 
 
 def _reader(space: AnySpace) -> Callable[[Any], Tree]:

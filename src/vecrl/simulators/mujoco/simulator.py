@@ -15,7 +15,7 @@ from ...cores import num_cores
 from ...engine.simulator import BatchStep, ResetOptions
 from ...errors import ClosedError, PendingError, SpaceError, StateError
 from ...validation import check_seed, parse_count
-from ..array_library import on_host, to_tensors
+from ..array_library import on_host, step_in_tensors
 from ..batch_adapter import as_tensors
 from .libraries import mujoco_library
 from .physics import Physics
@@ -149,16 +149,16 @@ class MujocoSimulator:
         Raises:
             SpaceError: they have another shape, or are no numbers.
         """
-        return _in_tensors(self._step(actions, None))
+        return step_in_tensors(self._step(actions, None))
 
     def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
         """Steps the rows of the bool `mask` `[n]`; rewards, flags and infos of others are of no step."""
-        return _in_tensors(self._step(actions, np.flatnonzero(self._checked_mask(mask)).tolist()))
+        return step_in_tensors(self._step(actions, np.flatnonzero(self._checked_mask(mask)).tolist()))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps every row, then starts an episode in rows that are done; see `SupportsStepAndReset`."""
         step, done, obs = self.step_and_reset_arrays(actions)
-        return _in_tensors(step), torch.from_numpy(done), torch.from_numpy(obs)
+        return step_in_tensors(step), torch.from_numpy(done), torch.from_numpy(obs)
 
     def step_and_reset_arrays(
         self, actions: Tensor | np.ndarray, mask: np.ndarray | None = None
@@ -328,13 +328,6 @@ class MujocoSimulator:
                 "Expected an episode in every row, got none: there was no reset, or an error or Ctrl-C interrupted the "
                 "last call. Call reset first."
             )
-
-
-def _in_tensors(step: BatchStep) -> BatchStep:
-    """Returns a step of arrays as tensors that share their memory."""
-    obs, reward, terminated, truncated = to_tensors((step.next_obs, step.reward, step.terminated, step.truncated))
-    info = {name: torch.from_numpy(values) for name, values in step.info.items()}
-    return BatchStep(obs, reward, terminated, truncated, info)
 
 
 def _models(
