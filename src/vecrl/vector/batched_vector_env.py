@@ -191,7 +191,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             return self._same_step(actions)
         return self._next_step(actions)
 
-    def _same_step(self, actions: Tree) -> Any:
+    def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
             return self._fused_step(self._checked.step_and_reset, actions)
         finished = self._is_finished()
@@ -230,7 +230,7 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def _make_result(
         self, step: BatchStep, obs: Tree, done: Any, reset_mask: Any, finished: Tensor, *, resets: bool = False
-    ) -> tuple[Any, ...]:
+    ) -> Any:
         info = self._info(step, done, reset_mask if self.num_episodes is None else reset_mask | finished)
         reward, terminated, truncated = step.reward, step.terminated, step.truncated
         if resets:

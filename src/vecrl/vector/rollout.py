@@ -291,24 +291,25 @@ class RolloutWorkers:
     def _iterate(self, steps: int, count: int | None) -> Iterator[Rollout]:
         self._require_reset()
         running: dict[int, _Parameters] = {}  # the workers that make a rollout, and with which parameters
-        left = itertools.repeat(None) if count is None else itertools.repeat(None, count)
+        left = itertools.repeat(True) if count is None else itertools.repeat(True, count)
 
         def start(worker: int) -> None:
+            if not next(left, False):
+                return
             newest, loaded = self._newest, self._loaded[worker]
             self._workers.send(worker, "collect", (steps, None if loaded is newest else newest.pickled))
             self._loaded[worker] = running[worker] = newest
 
         self._needs_reset = self._is_iterated = True
         try:
-            for worker, _ in zip(range(len(self._loaded)), left, strict=False):
+            for worker in range(len(self._loaded)):
                 start(worker)
             while running:
                 worker, rollout = self._workers.receive()
                 parameters = running.pop(worker)
                 if parameters.version > self._parameters.version:
                     self._parameters = parameters
-                for _ in itertools.islice(left, 1):
-                    start(worker)
+                start(worker)
                 bounds = self._worker_bounds[worker : worker + 2]
                 yield replace(rollout, env_ids=np.arange(*bounds), version=parameters.version)
             self._needs_reset = False

@@ -163,8 +163,8 @@ class RayBackend:
         if handle.actor is None:  # its crash was reported, or will be
             return
         data = encode_command(command) if data is None else data
-        if handle.row_codec is not None and command.op == Op.STEP:
-            data += handle.row_codec.pack_actions(command)
+        if handle.row_codec is not None and (actions := handle.row_codec.pack_actions(command)):
+            data += actions
         handle.last_op = command.op
         handle.steps += command.op == Op.STEP
         self._pending_calls[handle.actor.execute.remote(data)] = handle, command
