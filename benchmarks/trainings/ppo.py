@@ -25,7 +25,6 @@ from vecrl.vector import Rollout, RolloutWorkers, VectorEnv
 from .log import Log
 
 GAMMA, DECAY = 0.99, 0.95
-Ways = dict[str, Callable[[str, int], Any]]
 
 
 def _sync(env: str, count: int) -> Any:
@@ -44,7 +43,7 @@ def _vecrl_batched(env: str, count: int) -> Any:
     return vecrl.make(f"mujoco::{env}", num_envs=count, autoreset_mode="same_step")
 
 
-WAYS: Ways = {
+WAYS: dict[str, Callable[[str, int], Any]] = {
     "gymnasium Sync": _sync,
     "gymnasium Async": _async,
     "vecrl, import changed": _vecrl,

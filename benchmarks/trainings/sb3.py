@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3, with its defaults, on its vector environments and on vecrl's."""
+"""PPO and SAC of Stable-Baselines3 on its vector environments and on vecrl's."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ ENVIRONMENTS = {
     "vecrl ParallelEnv": (vecrl.envs, "ParallelEnv"),
 }
 WORKERS = "vecrl, RolloutWorkers"
-WAYS = (*ENVIRONMENTS, WORKERS)
 
 
 class Policy(nn.Module):
