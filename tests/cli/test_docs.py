@@ -1,8 +1,11 @@
 """The commands of the documentation: all have valid options, and those of README.md and cli.md run."""
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,17 +68,23 @@ def _marks(variables, arguments):
     ("variables", "arguments"), [pytest.param(*c, id=" ".join(c[1]), marks=_marks(*c)) for c in RUN]
 )
 def test_command_runs(vecrl, variables, arguments, run_folder, tmp_path, monkeypatch, request):
-    """With few generations and tests, in a folder in which the first search of the page has run."""
+    """With few generations and tests, in a folder in which the first search of the page has run.
+
+    Commands with variables run in a process of their own, since libraries read their variables once.
+    """
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run_folder, tmp_path / "runs" / "CartPole-v1-1")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
     if "RAY_ADDRESS" in variables:
         cluster: TestCluster = request.getfixturevalue("cluster")
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        variables = {**variables, "RAY_ADDRESS": cluster.address}
     if arguments[0] == "evolve":
         arguments = [*arguments, "--generations", "3", "--no-video", "--test-episodes", "4"]
         arguments += ["--workers", "2"] if "RAY_ADDRESS" in variables else []
+    if variables:
+        command, environment = [sys.executable, "-m", "vecrl", *arguments], {**os.environ, **variables}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return
     answer = vecrl(*arguments)
     assert answer.code == 0, answer.out
     for option in ("--video", "--plot"):

@@ -109,7 +109,7 @@ from vecrl.vector import VectorEnv
 
 class Slow(CartPoleEnv):
     def step(self, action):
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())  # in one call, so that the lines of two processes do not mix
         time.sleep(1000)
 
 envs = VectorEnv([Slow] * 2, backend="processes", num_workers=2)

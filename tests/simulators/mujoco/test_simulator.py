@@ -26,7 +26,8 @@ from vecrl.simulators.mujoco.physics import Physics
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import BatchedVectorEnv, make_vector_env
 
-mujoco = pytest.importorskip("mujoco")  # some groups of tests have environments without it
+mujoco = pytest.importorskip("mujoco")  # some groups of tests have environments without them
+numba = pytest.importorskip("numba")
 
 
 class TestHopper(BatchSimulatorConformance):
@@ -432,6 +433,12 @@ def test_without_numba_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     compiled_loops.cache_clear()
     with pytest.raises(ImportError, match=r'Numba is not installed: pip install "vecrl\[mujoco\]"'):
+        make_batch("Hopper-v5", 2)
+
+
+def test_without_the_compiler_the_error_names_the_variable(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with pytest.raises(RuntimeError, match=r"NUMBA_DISABLE_JIT is set.*unset it"):
         make_batch("Hopper-v5", 2)
 
 

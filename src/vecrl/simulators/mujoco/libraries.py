@@ -23,5 +23,11 @@ def numba_library() -> Any:
 
     Raises:
         ImportError: it is not installed; the message names the extra that installs it.
+        RuntimeError: its compiler is disabled.
     """
-    return import_library("numba", f"Numba {_HINT}")
+    numba = import_library("numba", f"Numba {_HINT}")
+    if numba.config.DISABLE_JIT:
+        raise RuntimeError(
+            "Numba does not compile, since NUMBA_DISABLE_JIT is set; the loops of mujoco:: only run compiled: unset it."
+        )
+    return numba
