@@ -192,7 +192,7 @@ class Pool(EnvAccess):
         except BaseException:
             self._lose_results(slice(None))
             raise
-        if reply is None and self._healthy and not self._pending.calls_must_end:
+        if (reply is None or not reply.failures) and self._healthy and not self._pending.calls_must_end:
             return transition
         command = PendingCommand(Op.STEP, 0, (), None, 0, reset_done)
         if reply is not None:

@@ -123,13 +123,17 @@ class TransitionBuilder:
         transition.final_obs = self._layout.build(leaves)
 
     def _merge_replies(self, replies: Replies) -> tuple[Infos, Infos]:
+        """Keeps the latest objects, and returns the infos and the final infos of all."""
+        for _, reply in replies:
+            for index, pairs in reply.objects.items():
+                for env_id, value in pairs:
+                    self._objects[index][env_id] = value
+        if len(replies) == 1:
+            return replies[0][1].infos, replies[0][1].final_infos
         infos, final_infos = Infos(), Infos()
         for _, reply in replies:
             infos.extend(reply.infos)
             final_infos.extend(reply.final_infos)
-            for index, pairs in reply.objects.items():
-                for env_id, value in pairs:
-                    self._objects[index][env_id] = value
         return infos, final_infos
 
 

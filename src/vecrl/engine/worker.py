@@ -369,12 +369,17 @@ class Worker:
         has_infos = self.worker_spec.infos and (notes.infos or notes.final_infos)
         if not has_infos and not notes.objects and not notes.failures:
             return previous
-        reply = previous or WorkerReply()
-        reply.infos.extend(self._infos(notes.infos, notes))
-        reply.final_infos.extend(self._infos(notes.final_infos, notes))
-        for leaf, pairs in self._to_env_ids(notes.objects).items():
-            reply.objects[leaf] = reply.objects.get(leaf, []) + pairs
-        reply.final_objects |= self._to_env_ids(notes.final_objects)
+        infos, final_infos = self._infos(notes.infos, notes), self._infos(notes.final_infos, notes)
+        if previous is None:
+            reply = WorkerReply(infos, final_infos)
+        else:
+            reply = previous
+            reply.infos.extend(infos)
+            reply.final_infos.extend(final_infos)
+        if notes.objects or notes.final_objects:
+            for leaf, pairs in self._to_env_ids(notes.objects).items():
+                reply.objects[leaf] = reply.objects.get(leaf, []) + pairs
+            reply.final_objects |= self._to_env_ids(notes.final_objects)
         for row, error in notes.failures:
             is_reset = reset_mask is not None and reset_mask[row]
             reply.failures.append(self._failure(Op.RESET if is_reset else op, [row], error))
