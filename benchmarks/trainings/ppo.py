@@ -1,12 +1,13 @@
 """PPO in one file, as CleanRL has it, on vector environments, or with rollouts of workers.
 
 In every way, the agent normalizes observations by statistics of the rollouts before, so that all compute the same. With
-`RolloutWorkers`, copies of the agent draw the actions, so its numbers are others.
+`RolloutWorkers`, copies of the agent draw the actions, so its numbers are others. With rollouts of a worker, the worker
+acts while this process learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ WAYS: dict[str, Callable[[str, int], Any]] = {
     "vecrl, import changed": _vecrl,
     "vecrl, mujoco::": _vecrl_batched,
 }
-WORKERS = "vecrl, RolloutWorkers"
+WORKERS, ASYNC_WORKER = "vecrl, RolloutWorkers", "vecrl, rollouts of a worker"
 
 
 class Agent(nn.Module):
@@ -161,7 +162,7 @@ def train(
                 sums = GAMMA * sums + reward
                 scale.update(sums)
                 sums[done] = 0.0
-            _learn(agent, optimizer, rollout, rollout.reward / max(float(scale.std), 1e-4), epochs, minibatches)
+            learn(agent, optimizer, rollout, rollout.reward / max(float(scale.std), 1e-4), epochs, minibatches)
             norm.update(rollout.obs)
             agent.mean.copy_(torch.from_numpy(norm.mean))
             agent.std.copy_(torch.from_numpy(norm.std).clamp(min=1e-4))
@@ -175,11 +176,31 @@ def _source(way: str, agent: Agent, seed: int, env: str, envs: int, log: Log) ->
         workers = RolloutWorkers([partial(gymnasium.make, env)] * envs, agent, num_workers=min(envs, 2), seed=seed)
         workers.rollout(1)  # makes the workers ready
         return workers, log.timed(lambda steps: workers.rollout(steps, agent.state_dict()))
+    if way == ASYNC_WORKER:
+        workers = RolloutWorkers([partial(gymnasium.make, env)] * envs, agent, num_workers=1, seed=seed)
+        return workers, log.timed(_next_rollout(workers, agent))
     made = WAYS[way](env, envs)
     return made, partial(Loop(made, agent, seed).rollout, step=log.timed(made.step))
 
 
-def _learn(
+def _next_rollout(workers: RolloutWorkers, agent: Agent) -> Callable[[int], Rollout]:
+    """Returns a function that waits for the next rollout. While the caller learns from it, the worker makes another.
+
+    So each rollout but the first two is by the agent before the last update.
+    """
+    workers.rollout(1)  # makes the worker ready
+    rollouts: list[Iterator[Rollout]] = []
+
+    def collect(steps: int) -> Rollout:
+        workers.set_parameters(agent.state_dict())
+        if not rollouts:
+            rollouts.append(workers.rollouts(steps))
+        return next(rollouts[0])
+
+    return collect
+
+
+def learn(
     agent: Agent,
     optimizer: torch.optim.Optimizer,
     rollout: Rollout,
