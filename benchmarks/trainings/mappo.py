@@ -26,7 +26,8 @@ class Actor(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, agents: int):
         super().__init__()
-        self.network = MultiAgentMLP(inputs, 2 * outputs, agents, centralized=False, share_params=True, num_cells=(64, 64))
+        options = {"centralized": False, "share_params": True, "num_cells": (64, 64)}
+        self.network = MultiAgentMLP(inputs, 2 * outputs, agents, **options)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         loc, scale = self.network(obs).chunk(2, -1)

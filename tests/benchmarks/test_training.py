@@ -23,7 +23,6 @@ SHORT: dict[str, dict[str, Any]] = {
     "ppo-pixels": {"total": 2048, "epochs": 1},
 }
 EQUAL = ("vecrl, import changed", "vecrl, mujoco::", "vecrl DummyVectorEnv", "vecrl SerialEnv")
-EQUAL += ("vecrl, atari-vector::",)
 PEERS = {"torchrl-ppo-8": "TorchRL SerialEnv"}  # which is faster to start than the first way
 
 
