@@ -20,6 +20,7 @@ from vecrl.simulators.registry import find_entry, known_prefixes
 
 # Without what they need besides their packages: StarCraft II, scenes, a GPU with Isaac Sim, models
 UNAVAILABLE = "smac", "habitat", "isaacgym", "isaaclab", "robohive"
+ALONE = ("retro",)  # one in each process; see test_gymnasium_libraries.py
 UNITY_PEER = Path(__file__).parents[1] / "fixtures" / "unity_peer.py"
 # For each group of tests, by its marker: its simulators, with arguments that make their episodes short.
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -48,6 +49,15 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "pybullet": {},
         "vmas": {"max_steps": 12},
         "warp": {"max_episode_steps": 12},
+        "lbforaging": {"max_episode_steps": 12},
+        "metaworld": {"max_episode_steps": 12},
+        "minihack": {"max_episode_steps": 12},
+        "miniworld": {"max_episode_steps": 12},
+        "ogbench": {"max_episode_steps": 12},
+        "robotics": {"max_episode_steps": 12},
+        "rware": {"max_episode_steps": 12},
+        "vizdoom": {"max_episode_steps": 12},
+        "popgym": {},
     },
     "genesis": {"genesis": {"max_episode_steps": 12}},
     "brax_v1": {"brax::old": {"episode_length": 12}},
@@ -94,4 +104,4 @@ def _unity_build(folder: Path) -> str:
 
 def test_every_prefix_is_in_one_group() -> None:
     listed = [prefix for prefixes in GROUPS.values() for prefix in prefixes]
-    assert sorted([*listed, *UNAVAILABLE]) == sorted(known_prefixes())
+    assert sorted([*listed, *UNAVAILABLE, *ALONE]) == sorted(known_prefixes())

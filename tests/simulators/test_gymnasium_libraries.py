@@ -14,7 +14,8 @@ from vecrl.envs import GymEnv, MOGymEnv, check_env_specs
 from vecrl.errors import SpaceError
 from vecrl.simulators.availability import available
 from vecrl.simulators.gymnasium import GymnasiumSimulator
-from vecrl.simulators.gymnasium.libraries import CrafterAdapter, MissionCodes, env_fn, names
+from vecrl.simulators.gymnasium.libraries import env_fn, names
+from vecrl.simulators.gymnasium.library_adapters import CrafterAdapter, MissionCodes
 from vecrl.simulators.registry import find_entry
 from vecrl.snapshot import capture, restore
 from vecrl.testing import EnvConformance, SimulatorConformance
@@ -34,9 +35,25 @@ EXAMPLES = {
     "pybullet": "HopperBulletEnv-v0",
     "nle": "NetHackScore-v0",
     "crafter": "CrafterReward-v1",
+    "robotics": "FetchReach-v4",
+    "metaworld": "reach-v3",
+    "ogbench": "pointmaze-medium-v0",
+    "minihack": "MiniHack-Room-5x5-v0",
+    "vizdoom": "VizdoomBasic-v1",
+    "popgym": "popgym-CountRecallEasy-v0",
+    "miniworld": "MiniWorld-OneRoom-v0",
 }
 KWARGS = {"crafter": {"area": (16, 16)}}  # the whole area takes seconds
 COUNTS = {"minigrid": 172, "atari": 352, "box2d": 5, "mo": 39, "highway": 31, "pybullet": 13, "nle": 9, "crafter": 2}
+COUNTS |= {
+    "robotics": 153,
+    "metaworld": 50,
+    "ogbench": 276,
+    "minihack": 122,
+    "vizdoom": 364,
+    "popgym": 42,
+    "miniworld": 23,
+}
 SLOW = "minecart-rgb", "mo-highway", "fruit-tree"  # of mo: many pixels; slow; draws a large tree
 
 
@@ -45,7 +62,16 @@ def quick_names(library):
     found = names(library)
     if library == "mo":
         return [name for name in found if not name.startswith(SLOW)]
-    return {"atari": found[::50], "highway": [name for name in found if name.endswith("-v0")]}.get(library, found)
+    every = {
+        "atari": 50,
+        "robotics": 20,
+        "metaworld": 10,
+        "ogbench": 60,
+        "minihack": 20,
+        "vizdoom": 200,
+        "miniworld": 6,
+    }
+    return [name for name in found if name.endswith("-v0")] if library == "highway" else found[:: every.get(library, 1)]
 
 
 class TestMiniGrid(SimulatorConformance):
@@ -134,7 +160,7 @@ def test_batches_of_tensors(library):
         assert all(leaf.shape[0] == 2 and isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-@pytest.mark.parametrize("library", [library for library in EXAMPLES if library not in ("minigrid", "atari")])
+@pytest.mark.parametrize("library", [library for library in EXAMPLES if library not in ("minigrid", "atari", "popgym")])
 def test_frames_are_images(library):
     env = env_fn(EXAMPLES[library], library=library, from_pixels=True, **KWARGS.get(library, {}))()
     frame = env.reset(seed=1)[0]["pixels"]
@@ -257,3 +283,80 @@ def test_minecart_takes_only_its_actions() -> None:
         ):
             env.step(action)
     env.step(np.int64(5))
+
+
+def _meta_world(name, **kwargs):
+    """As the library's own environments with goals that are observed, but with another goal in each episode."""
+    task = import_module("metaworld.env_dict").ENV_CLS_MAP[name]()
+    task._partially_observable = task._freeze_rand_vec = False
+    del task.sawyer_observation_space
+    task._set_task_called = task.seeded_rand_vec = True
+    return gymnasium.wrappers.TimeLimit(task, **kwargs)
+
+
+@pytest.mark.parametrize("library", ["robotics", "metaworld", "ogbench", "vizdoom", "popgym", "miniworld"])
+def test_three_hundred_steps_equal_those_of_the_library(library, tmp_path, monkeypatch):
+    """With episode ends; of two rows, which the library steps one after the other."""
+    monkeypatch.chdir(tmp_path)  # ViZDoom itself writes there
+    kwargs = {} if library == "popgym" else {"max_episode_steps": 40}
+    with make_vector_env(f"{library}::{EXAMPLES[library]}", num_envs=2, autoreset_mode="same_step", **kwargs) as env:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(300)]
+        obs, _ = env.reset(seed=[3, 4])
+        steps = [(obs, None, None)]
+        for action in actions:
+            obs, reward, terminated, truncated, _ = env.step(action)
+            steps.append((obs, reward, terminated | truncated))
+    ends = 0
+    for row, seed in enumerate((3, 4)):
+        make = _meta_world if library == "metaworld" else gymnasium.make
+        raw = make(EXAMPLES[library], **kwargs)
+        if library == "metaworld":
+            raw.unwrapped.seed(seed)
+        if library == "ogbench":
+            np.random.seed(seed)  # noqa: NPY002 -- it draws from it
+        obs, _ = raw.reset(seed=seed)
+        _assert_row(steps[0][0], row, obs)
+        for action, (found, rewards, dones) in zip(actions, steps[1:], strict=True):
+            obs, reward, terminated, truncated, _ = raw.step(action[row])
+            done = terminated or truncated
+            if done:
+                ends += 1
+                obs, _ = raw.reset()
+            _assert_row(found, row, obs)
+            assert (rewards[row], dones[row]) == (reward, done)
+        raw.close()
+    assert ends > 2
+
+
+def _assert_row(found, row, expected):
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            _assert_row(found[name], row, value)
+    elif isinstance(expected, tuple):
+        for part, value in zip(found, expected, strict=True):
+            _assert_row(part, row, value)
+    else:
+        assert np.array_equal(np.asarray(found[row]), expected)
+
+
+def test_vizdoom_writes_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with make_vector_env("vizdoom::VizdoomBasic-v1", num_envs=2) as env:
+        env.reset(seed=1)
+        env.step(env.action_space.sample())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_game_of_a_console_in_each_process():
+    found = names("retro")
+    assert "Airstriker-Genesis-v0" in found  # its ROM is free, and part of the package
+    make = env_fn("Airstriker-Genesis-v0", library="retro", max_episode_steps=30)
+    with VectorEnv([make] * 2, backend="processes", num_workers=2, autoreset_mode="same_step") as env:
+        obs, _ = env.reset(seed=1)
+        assert (obs.shape, obs.dtype) == ((2, 224, 320, 3), np.uint8)
+        env.action_space.seed(0)
+        ends = sum(env.step(env.action_space.sample())[3].sum() for _ in range(35))
+    assert ends == 2
+    with pytest.raises(ValueError, match="environment of retro, got 'SonicTheHedgehog-Genesis-v0'"):
+        env_fn("SonicTheHedgehog-Genesis-v0", library="retro")

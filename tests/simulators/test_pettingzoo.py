@@ -345,3 +345,26 @@ def test_games_of_mpe_without_mpe2():
     assert without_mpe2("") == [
         f"VersionError: Expected mpe2 to be installed, which has {name!r}: pip install mpe2" for name in names
     ]
+
+
+def test_battles_of_magent2_equal_those_of_the_library():
+    from magent2.environments import battle_v4
+
+    options = {"map_size": 16, "max_cycles": 12}
+    with make_vector_env("pettingzoo::magent2/battle_v4", num_envs=2, autoreset_mode="same_step", **options) as env:
+        raw = battle_v4.parallel_env(**options)
+        raws, _ = raw.reset(seed=3)
+        obs, _ = env.reset(seed=[2, 3])
+        env.action_space.seed(0)
+        ends = 0
+        for _ in range(60):
+            assert all(np.array_equal(obs[agent][1], value) for agent, value in raws.items())
+            actions = env.action_space.sample()
+            obs, reward, *_ = env.step(actions)
+            raws, rewards, *_ = raw.step({agent: int(actions[agent][1]) for agent in raw.agents})
+            assert float(reward[1]) == pytest.approx(sum(rewards.values()), rel=1e-6)
+            if not raw.agents:
+                ends += 1
+                raws, _ = raw.reset()
+    assert ends == 5
+    assert len([name for name in names() if name.startswith("magent2/")]) == 6

@@ -341,6 +341,92 @@ register(
     **_single(".gymnasium.libraries", library="crafter"),
 )
 register(
+    "robotics",
+    summary="gymnasium-robotics: arms and hands with goals, mazes, a kitchen",
+    extra="robotics",
+    example="PointMaze_UMaze-v3",
+    requires=["gymnasium_robotics"],
+    **_single(".gymnasium.libraries", library="robotics"),
+)
+register(
+    "metaworld",
+    summary="Meta-World's fifty tasks of a robot arm",
+    example="reach-v3",
+    requires=["metaworld"],
+    **_single(".gymnasium.libraries", library="metaworld"),
+)
+register(
+    "ogbench",
+    summary="OGBench's mazes, robots and puzzles with goals",
+    extra="ogbench",
+    example="pointmaze-medium-v0",
+    requires=["ogbench"],
+    **_single(".gymnasium.libraries", library="ogbench"),
+)
+register(
+    "minihack",
+    summary="MiniHack's dungeons of NetHack",
+    example="MiniHack-Room-5x5-v0",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["minihack", "nle"],
+    **_single(".gymnasium.libraries", library="minihack"),
+)
+register(
+    "vizdoom",
+    summary="ViZDoom's scenarios in the engine of Doom",
+    extra="vizdoom",
+    example="VizdoomBasic-v1",
+    limits={"states": "the state is in the engine of Doom, which does not send it"},
+    requires=["vizdoom"],
+    **_single(".gymnasium.libraries", library="vizdoom"),
+)
+register(
+    "popgym",
+    summary="POPGym's tasks that need memory",
+    extra="popgym",
+    example="popgym-RepeatPreviousEasy-v0",
+    limits={"pixels": "the library does not render"},
+    requires=["popgym"],
+    **_single(".gymnasium.libraries", library="popgym"),
+)
+register(
+    "miniworld",
+    summary="MiniWorld's rooms, seen by a camera",
+    extra="miniworld",
+    example="MiniWorld-OneRoom-v0",
+    limits={"states": "textures and frame buffers are in OpenGL"},
+    requires=["miniworld"],
+    **_single(".gymnasium.libraries", library="miniworld"),
+)
+register(
+    "rware",
+    summary="robots in a warehouse that work together",
+    extra="rware",
+    env_class="agent_libraries:RwareEnv",
+    example="rware-tiny-2ag-v2",
+    limits={"states": "to restore one, allow the class of its actions: allow=['rware.warehouse.Action']"},
+    requires=["rware"],
+    **_single(".teams", library="rware"),
+)
+register(
+    "lbforaging",
+    summary="level-based foraging of several agents",
+    extra="lbforaging",
+    env_class="agent_libraries:LevelBasedForagingEnv",
+    example="Foraging-8x8-2p-1f-v3",
+    requires=["lbforaging"],
+    **_single(".teams", library="lbforaging"),
+)
+register(
+    "retro",
+    summary="games of old consoles with stable-retro, one in each process",
+    extra="retro",
+    example="Airstriker-Genesis-v0",
+    limits={"states": "the state is in the emulator"},
+    requires=["stable_retro"],
+    **_single(".gymnasium.libraries", library="retro"),
+)
+register(
     "habitat",
     summary="Habitat's tasks, which habitat-lab registers with gym",
     env_class="gym_libraries:HabitatEnv",

@@ -1,4 +1,4 @@
-"""Makes environments of PettingZoo and mpe2 by name, such as "sisl/pursuit_v5" or "pursuit_v5".
+"""Makes environments of PettingZoo, mpe2 and magent2 by name, such as "sisl/pursuit_v5" or "pursuit_v5".
 
 Worker processes import this module, so it must not import torch.
 """
@@ -30,6 +30,7 @@ FAMILIES = {
     "sisl": "pettingzoo.sisl",
     "mpe2": "mpe2",
     "mpe": "pettingzoo.mpe",
+    "magent2": "magent2.environments",
 }
 _MPE = ("mpe2", "mpe")  # the same games: PettingZoo had them before mpe2
 _VERSIONED = re.compile(r".+_v\d+")
@@ -43,7 +44,7 @@ def names() -> list[str]:
     """
     found: list[str] = []
     for family, package in FAMILIES.items():
-        if family in _MPE and package != _mpe_package():
+        if (family in _MPE and package != _mpe_package()) or (family == "magent2" and find_spec("magent2") is None):
             continue
         path = import_library(package, 'PettingZoo is not installed: pip install "vecrl[pettingzoo]"').__path__
         found += [f"{family}/{info.name}" for info in iter_modules(path) if _VERSIONED.fullmatch(info.name)]

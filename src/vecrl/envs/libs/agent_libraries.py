@@ -1,4 +1,4 @@
-"""TorchRL's classes for libraries of several agents with a parallel interface: PettingZoo, Melting Pot, SMACv2.
+"""Classes for libraries of several agents with a parallel interface: PettingZoo, Melting Pot, SMACv2 and teams.
 
 A library is imported when an environment is made.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...simulators import meltingpot, pettingzoo, smacv2
+from ...simulators import meltingpot, pettingzoo, smacv2, teams
 from ...simulators.agents import ByAgent, TurnBasedAgents
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ..library_env import pop_env_arguments
@@ -318,3 +318,48 @@ class SMACv2Env(SMACv2Wrapper):
         base_kwargs = pop_env_arguments(kwargs)
         agents = smacv2.start_agents(map_name, capability_config, seed=seed, **kwargs)
         self._set_up(agents, categorical_actions, base_kwargs)
+
+
+class TeamEnv(PettingZooWrapper):
+    """A team of agents that act together, made by the name of its environment; see `PettingZooWrapper` for the entries.
+
+    Args:
+        task: the name.
+        library: "rware" or "lbforaging".
+        kwargs: `from_pixels`, those of `PettingZooWrapper` and of `EnvBase`; all others are passed to the environment.
+
+    Raises:
+        VersionError: the library is not installed.
+        ValueError: there is no environment of that name.
+
+    >>> TeamEnv("rware-tiny-2ag-v2", "rware").group_map  # doctest: +SKIP
+    {'agent': ['agent_0', 'agent_1']}
+    """
+
+    def __init__(self, task: str, library: str, **kwargs: Any):
+        own = {name: kwargs.pop(name) for name in _OF_WRAPPER if name in kwargs}
+        env_arguments = pop_env_arguments(kwargs, "from_pixels")
+        if env_arguments.get("from_pixels"):
+            kwargs.setdefault("render_mode", "rgb_array")
+        super().__init__(teams.make(task, library, **kwargs), **own, **env_arguments)
+
+
+_OF_WRAPPER = "return_state", "group_map", "use_mask", "categorical_actions", "seed", "done_on_any"
+
+
+class RwareEnv(TeamEnv):
+    """Robots in a warehouse, such as "rware-tiny-2ag-v2"; see `TeamEnv`."""
+
+    libname = "rware"
+
+    def __init__(self, task: str, **kwargs: Any):
+        super().__init__(task, "rware", **kwargs)
+
+
+class LevelBasedForagingEnv(TeamEnv):
+    """Agents that collect food, such as "Foraging-8x8-2p-1f-v3"; see `TeamEnv`."""
+
+    libname = "lbforaging"
+
+    def __init__(self, task: str, **kwargs: Any):
+        super().__init__(task, "lbforaging", **kwargs)

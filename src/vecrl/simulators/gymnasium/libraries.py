@@ -1,15 +1,17 @@
 """Libraries that register environments with gymnasium or gym, or have the old interface: one row of a table for each.
 
 An environment is made by a function that imports its library first, so that worker processes need not have imported
-it. What a library does otherwise than gymnasium demands is put right here: how it is seeded, rewards that are vectors,
-an old interface. Worker processes import this module, so it must not import torch, nor any of the libraries.
+it. What a library does otherwise than gymnasium demands is put right in `library_adapters`. Worker processes import
+this module, so it must not import torch, nor any of the libraries.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -17,18 +19,13 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
-import numpy as np
 
-from ...engine.simulator import ResetOptions
-from ...engine.space_layout import Tree
-from ...errors import SpaceError
-from ...gym_interface import Env, EnvReset, EnvStep
+from ...gym_interface import Env
 from ...imports import import_library
 from ...registries import check_name
-from ...seeding import random_seed
-from ..legacy_gym import LegacyGymAdapter
 from ..robohive import make_robohive
-from .make import RewardInInfo, apply_pixel_wrappers
+from . import library_adapters as adapters
+from .make import apply_pixel_wrappers
 from .make import make as make_by_id
 
 
@@ -40,27 +37,29 @@ class Plugin:
         module: the module that registers the environments when it is imported.
         extra: the extra of vecrl that installs it; "" if none does.
         entry_points: what the entry points of its environments begin with; by default the module.
-        unavailable: parts of the names of environments that need more than the library's package.
+        unavailable: a regular expression of the names of environments that need more than the library's package.
         adapt: adapts an environment that gymnasium made.
         make: makes an environment by its name; by default `gymnasium.make`.
         names: returns the names of environments if they are in no registry.
+        importing: what each import is done within, to make the library work with newer versions of what it needs.
         hint: how to install it without an extra.
     """
 
     module: str
     extra: str = ""
     entry_points: str = ""
-    unavailable: tuple[str, ...] = ()
+    unavailable: str = ""
     adapt: Callable[[Env], Env] | None = None
     make: Callable[..., Env] | None = None
     names: Callable[[], Iterable[str]] | None = None
+    importing: Callable[[], AbstractContextManager[None]] = nullcontext
     hint: str = ""
 
     def load(self) -> ModuleType:
         """Imports the library; raises ImportError with what to install."""
         library = self.module.partition(".")[0]
         hint = self.hint or f'{library} is not installed: pip install "vecrl[{self.extra}]"'
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self.importing():
             # a worker process may have got the spec of its environment already
             warnings.filterwarnings("ignore", ".*Overriding environment")
             warnings.simplefilter("ignore", DeprecationWarning)  # of what old libraries import
@@ -93,7 +92,7 @@ def names(library: str) -> list[str]:
         ImportError: the library is not installed; the message says how to install it.
     """
     plugin = PLUGINS[library]
-    return [name for name in plugin.ids() if not any(part in name for part in plugin.unavailable)]
+    return [name for name in plugin.ids() if not plugin.unavailable or not re.search(plugin.unavailable, name)]
 
 
 def env_fn(
@@ -153,165 +152,56 @@ def _make_robohive(name: str, render_mode: str | None = None, **kwargs: Any) -> 
     return make_robohive(name, PLUGINS["robohive"].ids()[name], from_pixels=render_mode == "rgb_array", **kwargs)
 
 
-class NetHackAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
-    """Seeds NetHack by gymnasium's seeds, which NLE ignores, and renders its pixels as "rgb_array".
-
-    NLE's own seeds would play one game again and again.
-    """
-
-    def __init__(self, env: Env):
-        super().__init__(env)
-        self._rng: np.random.Generator | None = None
-        self.metadata = {**env.metadata, "render_modes": ["rgb_array", "ansi"]}
-
-    @property
-    def render_mode(self) -> str | None:
-        """The render mode under gymnasium's name."""
-        return _NETHACK_RENDER_MODES.get(self.env.render_mode or "")
-
-    def render(self) -> Any:
-        """Renders a frame, uint8 `[height, width, 3]`, or the map as text; returns None without a render mode."""
-        frame = None if self.render_mode is None else self.env.render()
-        return frame.copy() if isinstance(frame, np.ndarray) else frame
-
-    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
-        """Starts a game. After a seed, it and all later games depend on that seed only."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        if self._rng is not None:
-            core, display = self._rng.integers(2**31, size=2).tolist()
-            self.unwrapped.seed(core, display, reseed=False)  # pyright: ignore[reportAttributeAccessIssue]
-        return self.env.reset(options=dict(options) if options else None)  # NLE refuses an empty dict
-
-
-class MissionCodes(gymnasium.ObservationWrapper[Tree, Tree, Tree]):
-    """Encodes MiniGrid's mission, a text, as an array: uint8 `[256]`, the codes of UTF-8 and then zeros."""
-
-    SIZE = 256  # the longest missions have about 170 characters
-
-    def __init__(self, env: Env):
-        super().__init__(env)
-        inner_space: Any = env.observation_space
-        codes = gymnasium.spaces.Box(0, 255, (self.SIZE,), np.uint8)
-        self.observation_space = gymnasium.spaces.Dict({**inner_space.spaces, "mission": codes})
-
-    def observation(self, observation: Tree) -> Tree:
-        """Replaces the mission by its codes."""
-        codes = observation["mission"].encode()
-        if len(codes) > self.SIZE:
-            raise SpaceError(
-                f"Expected a mission of at most {self.SIZE} bytes, got {len(codes)}. Make the environment with "
-                'mission="text".'
-            )
-        return {**observation, "mission": np.frombuffer(codes.ljust(self.SIZE, b"\0"), np.uint8)}
-
-
-def _make_minigrid(name: str, mission: str = "codes", **kwargs: Any) -> Env:
-    """Makes an environment of MiniGrid with the mission as "codes", or as "text", of which tensors cannot be made."""
-    if mission not in ("codes", "text"):
-        raise ValueError(f"Expected mission 'codes' or 'text', got {mission!r}.")
-    env = gymnasium.make(name, **kwargs)
-    return MissionCodes(env) if mission == "codes" else env
-
-
-_NETHACK_RENDER_MODES = {"pixel": "rgb_array", "ansi": "ansi"}
-
-
-def _make_nethack(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
-    """Makes an environment of NLE, which by default would print to the terminal."""
-    mode = "pixel" if render_mode == "rgb_array" else render_mode
-    env = gymnasium.make(name, render_mode=mode, **kwargs)
-    return NetHackAdapter(env)
-
-
-class MoAdapter(RewardInInfo):
-    """Sums rewards, and refuses discrete actions that the action space does not have, which minecart would take."""
-
-    def step(self, action: Tree) -> EnvStep:
-        """Steps the environment."""
-        space = self.action_space
-        if isinstance(space, gymnasium.spaces.Discrete) and not space.contains(action):
-            raise SpaceError(f"Expected an action of {space}, got {action!r}. Give one of its numbers.")
-        return super().step(action)
-
-
-class HighwayAgents(RewardInInfo):
-    """Sums the rewards of the agents, which are in the info too, and ends an episode for all of them together."""
-
-    def step(self, action: Tree) -> EnvStep:
-        """Steps the environment; the agents' own ends are in the info under "agents_terminated"."""
-        obs, reward, terminated, truncated, info = super().step(action)
-        if isinstance(terminated, tuple):
-            highway: Any = self.unwrapped
-            terminated = bool(highway._is_terminated())
-        return obs, reward, terminated, truncated, info
-
-
-class HighwayFrames(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
-    """Renders frames without a display: with SDL_VIDEODRIVER=dummy, highway-env would return black ones."""
-
-    def render(self) -> Any:
-        """Renders a frame as the environment does."""
-        highway: Any = self.unwrapped
-        if highway.viewer is None:
-            self.env.render()
-        if highway.viewer is not None:
-            highway.viewer.enabled = True
-        return self.env.render()
-
-
-def _adapt_highway(env: Env) -> Env:
-    env = HighwayFrames(env)
-    return HighwayAgents(env) if isinstance(env.action_space, gymnasium.spaces.Tuple) else env
-
-
-class CrafterAdapter(LegacyGymAdapter):
-    """Crafter behind gymnasium's interface. An episode that reaches the length limit is truncated."""
-
-    def __init__(self, env: Any, render_mode: str | None = None):
-        super().__init__(env)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
-        self.render_mode = render_mode
-
-    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
-        """Creates a world. The worlds of all episodes after a seed depend on that seed only."""
-        if seed is not None:
-            self.legacy_env._seed, self.legacy_env._episode = seed, 0
-        return self.legacy_env.reset(), {}
-
-    def step(self, action: Tree) -> EnvStep:
-        """Steps the environment; "discount" is 0 in the info of a death."""
-        obs, reward, done, info = self.legacy_env.step(action)
-        terminated = bool(done and info["discount"] == 0)
-        return obs, reward, terminated, bool(done and not terminated), info
-
-    def render(self) -> np.ndarray | None:
-        """Renders a frame, uint8 `[height, width, 3]`; returns None without a render mode."""
-        return self.legacy_env.render() if self.render_mode == "rgb_array" else None
-
-    def close(self) -> None:
-        """Has no effect: Crafter holds no resources."""
-
-
-_CRAFTER_REWARDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
-
-
-def _make_crafter(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
-    """Makes a Crafter. Without a seed it would draw one from NumPy's global generator, equal in forked workers."""
-    kwargs.setdefault("seed", random_seed(31))
-    crafter = import_module("crafter")
-    return CrafterAdapter(crafter.Env(reward=_CRAFTER_REWARDS[name], **kwargs), render_mode)
-
-
 PLUGINS = {
-    "minigrid": Plugin("minigrid", "minigrid", make=_make_minigrid, unavailable=("-WFC-",)),  # files are missing
+    "minigrid": Plugin("minigrid", "minigrid", make=adapters.make_minigrid, unavailable="-WFC-"),  # files are missing
     "atari": Plugin("ale_py", "atari"),
     "box2d": Plugin("Box2D", "box2d", entry_points="gymnasium.envs.box2d"),
-    "mo": Plugin("mo_gymnasium", "mo-gym", unavailable=("supermario",), adapt=MoAdapter),
-    "highway": Plugin("highway_env", "highway", adapt=_adapt_highway),
+    "mo": Plugin("mo_gymnasium", "mo-gym", unavailable="supermario", adapt=adapters.MoAdapter),
+    "highway": Plugin("highway_env", "highway", adapt=adapters.adapt_highway),
     "pybullet": Plugin("pybullet_envs_gymnasium", "pybullet"),
-    "nle": Plugin("nle", "nle", make=_make_nethack),
-    "crafter": Plugin("crafter", "crafter", names=lambda: _CRAFTER_REWARDS, make=_make_crafter),
+    "nle": Plugin("nle", "nle", make=adapters.make_nethack),
+    "crafter": Plugin("crafter", "crafter", names=lambda: adapters.CRAFTER_REWARDS, make=adapters.make_crafter),
+    "robotics": Plugin(
+        "gymnasium_robotics",
+        "robotics",
+        unavailable=r"-v0$|^Fetch.*-v1$|^(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|Inverted\w+|Pusher|Reacher|Swimmer"
+        r"|Walker2d)-v[23]$",  # those of mujoco-py
+        importing=adapters.repair_robotics,
+    ),
+    "metaworld": Plugin(
+        "metaworld",
+        make=adapters.make_meta_world,
+        names=adapters.meta_world_names,
+        importing=adapters.repair_meta_world,
+        hint="Meta-World is not installed: pip install --no-deps metaworld==3.1.1, since it pins an old version of "
+        'MuJoCo, then pip install "vecrl[mujoco]" scipy',
+    ),
+    "ogbench": Plugin(
+        "ogbench",
+        "ogbench",
+        unavailable="humanoidmaze-teleport",  # MuJoCo misses a material
+        adapt=adapters.OwnNumpyRandom,
+    ),
+    "minihack": Plugin(
+        "minihack",
+        make=adapters.make_minihack,
+        unavailable="-Custom-|-MultiRoom-|Crossing|Boxo",  # levels to write or download, or made by an old MiniGrid
+        importing=adapters.provide_pkg_resources,
+        hint="MiniHack is not installed: pip install --no-deps minihack==1.0.2 nle==1.3.0, since NLE pins an old "
+        "version of gymnasium",
+    ),
+    "vizdoom": Plugin(
+        "vizdoom.gymnasium_wrapper",
+        "vizdoom",
+        entry_points="vizdoom",
+        unavailable=r"^VizdoomDoom2?(E\d|MAP)",  # levels of the games that are sold
+        adapt=adapters.adapt_vizdoom,
+    ),
+    "popgym": Plugin("popgym", "popgym"),
+    "miniworld": Plugin("miniworld", "miniworld"),
+    "rware": Plugin("rware", "rware"),  # these two for `vecrl.simulators.teams`
+    "lbforaging": Plugin("lbforaging", "lbforaging"),
+    "retro": Plugin("stable_retro", "retro", make=adapters.make_retro, names=adapters.retro_games),
     "habitat": Plugin(
         "habitat.gym",
         entry_points="habitat",

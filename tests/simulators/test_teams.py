@@ -1,0 +1,76 @@
+"""Teams of rware and lbforaging."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from vecrl.envs import check_env_specs
+from vecrl.envs.libs.agent_libraries import LevelBasedForagingEnv, RwareEnv
+from vecrl.simulators.teams import env_fn, make, names
+from vecrl.vector import VectorEnv, make_vector_env
+
+pytestmark = pytest.mark.simulators
+EXAMPLES = {"rware": "rware-tiny-2ag-v2", "lbforaging": "Foraging-8x8-2p-1f-v3"}
+AGENTS = "agent_0", "agent_1"
+
+
+@pytest.mark.parametrize("library", EXAMPLES)
+def test_three_hundred_steps_equal_those_of_the_library(library):
+    """With episode ends."""
+    name, kwargs = EXAMPLES[library], {"max_episode_steps": 40}
+    assert name in names(library)
+    with make_vector_env(f"{library}::{name}", num_envs=2, autoreset_mode="same_step", **kwargs) as env:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(300)]
+        steps = [(env.reset(seed=[3, 4])[0], None, None)]
+        for action in actions:
+            obs, reward, terminated, truncated, info = env.step(action)
+            assert set(info["rewards"][0]) == set(AGENTS)
+            steps.append((obs, reward, terminated | truncated))
+    ends = 0
+    for row, seed in enumerate((3, 4)):
+        raw = gymnasium.make(name, disable_env_checker=True, **kwargs)
+        obs, _ = raw.reset(seed=seed)
+        for step, (found, rewards, dones) in enumerate(steps):
+            if step:
+                action = actions[step - 1]
+                obs, parts, terminated, truncated, _ = raw.step([int(action[agent][row]) for agent in AGENTS])
+                assert (rewards[row], dones[row]) == (sum(parts), terminated or truncated)
+                if terminated or truncated:
+                    ends += 1
+                    obs, _ = raw.reset()
+            for agent, part in zip(AGENTS, obs, strict=True):
+                assert np.array_equal(found[agent][row], part)
+    assert ends > 2
+
+
+@pytest.mark.parametrize(("cls", "library"), [(RwareEnv, "rware"), (LevelBasedForagingEnv, "lbforaging")])
+def test_agents_are_a_group_over_tensordicts(cls, library):
+    env = cls(EXAMPLES[library], max_episode_steps=5, seed=1)
+    check_env_specs(env)
+    rollout = env.rollout(8)
+    assert rollout["next", "agent", "reward"].shape == (5, 2, 1)
+    assert rollout["next", "truncated"][-1].all()
+    assert env.libname == library
+
+
+def test_a_seed_gives_one_map_whatever_was_before():
+    """lbforaging itself keeps places free where its players were last."""
+    env = make(EXAMPLES["lbforaging"], "lbforaging")
+    maps = []
+    for actions in ([], [1, 2, 3, 4] * 5):
+        env.reset(seed=2)
+        for action in actions:
+            env.step(dict.fromkeys(AGENTS, action))
+        maps.append([str(env.reset(seed=seed)[0]) for seed in range(20)])
+    assert maps[0] == maps[1]
+
+
+@pytest.mark.parametrize("library", EXAMPLES)
+def test_workers_and_wrong_names(library):
+    functions = [env_fn(EXAMPLES[library], library=library)] * 2
+    with VectorEnv(functions) as here, VectorEnv(functions, backend="processes", num_workers=2) as there:
+        expected, found = (env.reset(seed=5)[0] for env in (here, there))
+        assert all(np.array_equal(expected[agent], found[agent]) for agent in AGENTS)
+    with pytest.raises(ValueError, match=f"environment of {library}, got 'CartPole-v1'"):
+        env_fn("CartPole-v1", library=library)
