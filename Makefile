@@ -45,6 +45,7 @@ NO_GROUP := not brax_v1 and not ray and not loggers and not vision and not langu
 # One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
+export PYGLET_HEADLESS ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 # For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym, mo-gymnasium and VMAS. For
@@ -58,7 +59,8 @@ OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 
 PEERS := torchrl==0.14.1 tensordict==0.14.3 tianshou==2.0.1 deepdiff==7.0.1 overrides==7.7.0 sensai-utils==1.6.0
 
 # The extras of simulators that can be installed side by side.
-SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess
+SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess,\
+	robotics,ogbench,vizdoom,popgym,miniworld,retro,rware,lbforaging,magent2,pgx,xminigrid
 
 # The oldest versions that pyproject.toml allows, and the newest on the newer interpreters that are found.
 NEWEST := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)
@@ -199,8 +201,9 @@ docs: .venv/.ready
 	$(install) --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
 
-# NLE, gymnax, procgen2 and RoboHive pin older versions of others than they need, and so run without their declared
-# dependencies. The build of Melting Pot downloads the saved agents of its scenarios, unless it finds an archive;
+# NLE, MiniHack, gymnax, JaxMARL, procgen2, Meta-World and RoboHive pin older versions of others than they need, and so
+# run without their declared dependencies; Navix declares tools of developers. The build of Melting Pot downloads the saved
+# agents of its scenarios, unless it finds an archive;
 # substrates need none. RoboHive is imported only if it finds a folder of models; the tests have a model of their own.
 # Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins, and habitat-lab without habitat-sim, in a
 # folder of its own, since it needs an old gym.
@@ -211,13 +214,15 @@ docs: .venv/.ready
 	touch .venv-simulators/meltingpot/assets/saved_models/none
 	tar czf .venv-simulators/meltingpot-assets-2.3.0.tar.gz -C .venv-simulators/meltingpot assets
 	TMPDIR=$(CURDIR)/.venv-simulators $(install) --no-deps dm-meltingpot==2.4.1 nle==1.3.0 \
-		gymnax==1.0.1 procgen2==0.10.7 gym3==0.3.3 robohive==0.7.0 flatten-dict==0.5.0 gitpython==3.2.1 gitdb==4.0.12 \
+		metaworld==3.1.1 minihack==1.0.2 gymnax==1.0.1 jaxmarl==0.2.0 navix==0.7.4 distrax==0.1.9 rlax==0.1.9 \
+		tfp-nightly==0.26.0.dev20261027 procgen2==0.10.7 gym3==0.3.3 robohive==0.7.0 flatten-dict==0.5.0 gitpython==3.2.1 gitdb==4.0.12 \
 		smmap==5.0.3 sk-video==1.1.10 isaaclab==2.3.2.post1 toml==0.10.2
 	folder=$$(.venv-simulators/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/robohive/simhive; \
 		mkdir -p $$folder && printf 0.7.0 > $$folder/simhive-version
 	$(install) --no-deps --target .venv-simulators/habitat habitat-lab==0.3.320260507 gym==0.23.0 \
 		hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 numpy-quaternion==2024.0.13
-	$(install) --constraint constraints.txt dmlab2d reactivex immutabledict pybind11 cffi moderngl six seaborn
+	$(install) --constraint constraints.txt dmlab2d reactivex immutabledict pybind11 cffi moderngl six seaborn \
+		jaxtyping gast decorator dm-tree safetensors wandb
 	touch $@
 
 .venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml .venv-tools/.ready
@@ -258,7 +263,7 @@ $(VERSIONS:%=%/.ready): pyproject.toml .venv-tools/.ready
 
 .venv-peers/.ready: constraints.txt pyproject.toml .venv-tools/.ready
 	$(make_environment)
-	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,ray,loggers,language,vision,onnx,test]" \
+	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,ray,loggers,language,vision,onnx,robotics,test]" \
 		stable-baselines3 evotorch h5py numba ordered-set pettingzoo tensorboard hoptorch tqdm onnxruntime
 	$(install) --no-deps $(PEERS)
 	touch $@

@@ -401,7 +401,9 @@ SIMULATOR_LIBRARIES = {
     "envpool": {"torch"},
     "gymnax": {"gymnax", "jax"},
     "jax_simulator": {"jax", "torch"},
+    "jaxmarl": {"jax"},
     "jumanji": {"jumanji"},
+    "pgx": {"jax"},
     "playground": {"jax"},
     "mujoco": {"torch", "numba", "llvmlite"},
     **{

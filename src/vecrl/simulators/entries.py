@@ -164,6 +164,39 @@ register(
     **_batched(".gymnax"),
 )
 register(
+    "pgx",
+    summary="Pgx's board games, card games and MinAtar, in one compiled call",
+    extra="pgx",
+    example="tic_tac_toe",
+    limits={"pixels": "games of MinAtar have frames, others are drawn as SVG texts"},
+    requires=["pgx"],
+    **_batched(".pgx"),
+)
+register(
+    "xminigrid",
+    summary="XLand-MiniGrid's grids, in one compiled call",
+    extra="xminigrid",
+    example="MiniGrid-EmptyRandom-5x5",
+    requires=["xminigrid"],
+    **_batched(".xminigrid"),
+)
+register(
+    "navix",
+    summary="Navix's grids, which are MiniGrid's, in one compiled call",
+    extra="navix",
+    example="Navix-Empty-Random-5x5-v0",
+    requires=["navix"],
+    **_batched(".navix"),
+)
+register(
+    "jaxmarl",
+    summary="JaxMARL's environments of several agents, in one compiled call",
+    extra="jaxmarl",
+    example="MPE_simple_spread_v3",
+    requires=["jaxmarl"],
+    **_batched(".jaxmarl"),
+)
+register(
     "craftax",
     summary="Craftax and Craftax-Classic, in one compiled call",
     extra="craftax",
