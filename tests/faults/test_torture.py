@@ -183,8 +183,11 @@ class Consumer:
             self.pool.close()
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.parametrize(
+    ("backend", "seed"),
+    [(backend, seed) for backend in ("serial", "threads", "processes") for seed in range(10)]
+    + [pytest.param("ray", seed, marks=pytest.mark.ray) for seed in range(4)],  # half a minute each
+)
 def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int) -> None:
     consumer = Consumer(seed, backend, stops={"processes": 2, "ray": 1}.get(backend, 0))
     transitions = 150 if backend == "ray" else 250

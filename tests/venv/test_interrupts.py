@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -40,10 +41,14 @@ def _collect_all(envs: BaseVectorEnv) -> list[int]:
     return used
 
 
-@pytest.mark.parametrize("step_timeout", [None, 60.0])
-@pytest.mark.parametrize("collect", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "step_timeout", "collect"),
+    [
+        *product(("serial", "threads", "processes"), (None, 60.0), (False, True)),
+        pytest.param("ray", 60.0, True, marks=pytest.mark.ray),  # which starts slowly
+    ],
+)
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_reset_recovers_from_interrupts(backend: Any, use: str, collect: bool, step_timeout: float | None) -> None:
     makers = [partial(GatedCountingEnv, i, 99) for i in range(4)]
     stride = 40 if backend == "ray" else 7
