@@ -1,4 +1,4 @@
-"""Every registered simulator in every dialect; the outcomes are the table of docs/simulators.md.
+"""Every registered simulator in every dialect; the outcomes are the table of docs/simulators-checks.md.
 
 With the environment variable SIMULATOR_TABLE, each test writes its outcomes to that folder, and
 `tools/simulator_table.py` prints the table from them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,12 @@ def _unity_build(folder: Path) -> str:
 def test_every_prefix_is_in_one_group() -> None:
     listed = [prefix for prefixes in GROUPS.values() for prefix in prefixes]
     assert sorted([*listed, *UNAVAILABLE, *ALONE]) == sorted(known_prefixes())
+
+
+def test_every_prefix_is_in_the_table_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulators.md").read_text()
+    rows = dict(re.findall(r"^\| `(.+)::` \| .* \| (a batch|one) \| .*\|$", page, re.MULTILINE))
+    expected = {
+        prefix: "one" if find_entry(f"{prefix}::")[0].make_batch is None else "a batch" for prefix in known_prefixes()
+    }
+    assert rows == expected

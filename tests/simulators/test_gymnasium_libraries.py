@@ -27,7 +27,7 @@ os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 pytestmark = pytest.mark.simulators
 
 EXAMPLES = {
-    "minigrid": "MiniGrid-LavaCrossingS9N1-v0",
+    "minigrid": "MiniGrid-LavaCrossingS11N5-v0",
     "atari": "ALE/Breakout-v5",
     "box2d": "LunarLander-v3",
     "mo": "mo-mountaincar-v0",
@@ -54,6 +54,7 @@ COUNTS |= {
     "popgym": 42,
     "miniworld": 23,
 }
+OF_MINIHACK = {"MiniGrid-MultiRoom-N10-v0", "MiniGrid-LavaCrossingS19N13-v0", "MiniGrid-LavaCrossingS19N17-v0"}
 SLOW = "minecart-rgb", "mo-highway", "fruit-tree"  # of mo: many pixels; slow; draws a large tree
 
 
@@ -117,7 +118,8 @@ class TestHighwayEnv(EnvConformance):
 @pytest.mark.parametrize("library", EXAMPLES)
 def test_names_are_those_of_the_library(library):
     found = names(library)
-    assert len(found) == COUNTS[library]
+    others = {"minigrid": OF_MINIHACK}.get(library, set())  # if MiniHack is imported
+    assert len(set(found) - others) == COUNTS[library]
     assert EXAMPLES[library] in found
     assert "CartPole-v1" not in found
     assert sorted(found) == [*available(library).names]
