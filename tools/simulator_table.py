@@ -1,9 +1,10 @@
-"""Prints the table of all simulators in all dialects from the outcomes of tests, into docs/simulators.md or to compare.
+"""Prints the table of all simulators in all dialects from the outcomes of tests, into its page or to compare.
 
     python tools/simulator_table.py FOLDER           # writes the rows that FOLDER has into the page
     python tools/simulator_table.py FOLDER --check   # fails if the page has other rows
 
-FOLDER is that of the environment variable SIMULATOR_TABLE in tests/simulators/test_every_simulator.py.
+The page is docs/simulators-checks.md. FOLDER is that of the environment variable SIMULATOR_TABLE in
+tests/simulators/test_every_simulator.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "simulators.md"
+PAGE = Path(__file__).parents[1] / "docs" / "simulators-checks.md"
 BEGIN, END = "<!-- table of simulators -->\n", "<!-- end of the table -->\n"
 
 
