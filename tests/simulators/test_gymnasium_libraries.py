@@ -362,3 +362,29 @@ def test_a_game_of_a_console_in_each_process():
     assert ends == 2
     with pytest.raises(ValueError, match="environment of retro, got 'SonicTheHedgehog-Genesis-v0'"):
         env_fn("SonicTheHedgehog-Genesis-v0", library="retro")
+
+
+def test_environments_on_threads_have_states_of_the_global_generator():
+    make = env_fn("pointmaze-medium-v0", library="ogbench")
+    with VectorEnv([make] * 4) as here, VectorEnv([make] * 4, backend="threads", num_workers=4) as threads:
+        for seed in (1, None, None, None, None):
+            expected, found = (env.reset(seed=seed)[0] for env in (here, threads))
+            assert np.array_equal(expected, found)
+
+
+def test_frames_of_minihack_do_not_change_its_observations():
+    name = EXAMPLES["minihack"]
+    plain, rendered = (env_fn(name, library="minihack", render_mode=mode)() for mode in (None, "rgb_array"))
+    assert plain.observation_space == rendered.observation_space
+    found, expected = (env.reset(seed=1)[0] for env in (rendered, plain))
+    assert all(np.array_equal(found[key], value) for key, value in expected.items())
+    assert rendered.render().shape[2] == 3
+
+
+def test_libraries_without_a_registry_do_not_run_on_another_interpreter():
+    with pytest.raises(ValueError, match=r"no python=... for metaworld::, which is in no registry"):
+        env_fn("reach-v3", library="metaworld", python=sys.executable)
+    game = env_fn("Airstriker-Genesis-v0", library="retro")()
+    with pytest.raises(RuntimeError, match=r"backend=.processes. and num_workers=num_envs"):
+        env_fn("Airstriker-Genesis-v0", library="retro")()
+    game.close()

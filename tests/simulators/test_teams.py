@@ -6,7 +6,7 @@ import pytest
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.libs.agent_libraries import LevelBasedForagingEnv, RwareEnv
-from vecrl.simulators.teams import env_fn, make, names
+from vecrl.simulators.teams import env_fn, make_team, names
 from vecrl.vector import VectorEnv, make_vector_env
 
 pytestmark = pytest.mark.simulators
@@ -56,7 +56,7 @@ def test_agents_are_a_group_over_tensordicts(cls, library):
 
 def test_a_seed_gives_one_map_whatever_was_before():
     """lbforaging itself keeps places free where its players were last."""
-    env = make(EXAMPLES["lbforaging"], "lbforaging")
+    env = make_team(EXAMPLES["lbforaging"], "lbforaging")
     maps = []
     for actions in ([], [1, 2, 3, 4] * 5):
         env.reset(seed=2)
@@ -74,3 +74,33 @@ def test_workers_and_wrong_names(library):
         assert all(np.array_equal(expected[agent], found[agent]) for agent in AGENTS)
     with pytest.raises(ValueError, match=f"environment of {library}, got 'CartPole-v1'"):
         env_fn("CartPole-v1", library=library)
+
+
+@pytest.mark.parametrize(("library", "limit"), [("rware", 500), ("lbforaging", 50)])
+def test_time_limits_truncate(library, limit):
+    """The libraries themselves say that the episode is terminated."""
+    for kwargs, steps in (({}, limit), ({"max_episode_steps": 60}, 60)):
+        team = make_team(EXAMPLES[library], library, **kwargs)
+        team.reset(seed=1)
+        for step in range(1, steps + 1):
+            *_, terminated, truncated, _ = team.step(dict.fromkeys(AGENTS, 0))
+            assert not any(terminated.values())
+            assert set(truncated.values()) == {step == steps}
+
+
+def test_messages_are_parts_of_actions_and_render_modes_are_checked():
+    team = make_team("rware-tiny-2ag-v2", "rware", msg_bits=1)
+    team.reset(seed=1)
+    assert team.action_space("agent_0").shape == (2,)
+    team.step({agent: np.array([0, 1]) for agent in AGENTS})
+    with pytest.raises(ValueError, match="None or 'rgb_array', got 'human'"):
+        make_team("rware-tiny-2ag-v2", "rware", "human")
+
+
+def test_resets_on_threads():
+    """rware counts agents in attributes of classes."""
+    functions = [env_fn("rware-tiny-2ag-v2", library="rware")] * 4
+    with VectorEnv(functions) as here, VectorEnv(functions, backend="threads", num_workers=4) as threads:
+        for seed in range(10):
+            expected, found = (env.reset(seed=seed)[0] for env in (here, threads))
+            assert all(np.array_equal(expected[agent], found[agent]) for agent in AGENTS)

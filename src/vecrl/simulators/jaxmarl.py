@@ -23,8 +23,8 @@ MASKS = {"SMAX": "get_avail_actions", "HeuristicEnemySMAX": "get_avail_actions",
 
 
 def jaxmarl_module(module: str) -> Any:
-    """Imports and returns a module of JaxMARL, which sets the streams of Python; raises ImportError as `names`."""
-    with redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):  # sets them back
+    """Imports and returns a module of JaxMARL, which prints, and sets the streams; raises ImportError as `names`."""
+    with redirect_stdout(sys.stderr), redirect_stderr(sys.stderr):  # sets them back
         return jax_library(module, "JaxMARL", "jaxmarl")
 
 

@@ -7,6 +7,8 @@ import torch.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +23,9 @@ from .agents import AgentsEnv, ByAgent
 from .gymnasium.libraries import PLUGINS
 from .gymnasium.libraries import names as names
 from .gymnasium.make import apply_pixel_wrappers
+
+_LIMITS = {"rware": "max_steps", "lbforaging": "_max_episode_steps"}  # attributes of environments
+_RESETS = threading.Lock()  # rware counts the agents of a reset in attributes of classes
 
 
 class Team:
@@ -46,18 +51,19 @@ class Team:
         return self.env.action_space[self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[ByAgent, ByAgent]:
-        """Starts an episode with all agents. After a seed, it and all later ones depend on that seed only."""
-        if seed is not None:  # else lbforaging keeps places free where its players were last
+        """Starts an episode with all agents. With a seed, it depends on the seed and the actions only."""
+        if seed is not None:  # forgets the last positions, which lbforaging would keep free
             for player in getattr(self.env.unwrapped, "players", ()):
                 player.position = None
-        obs, _ = self.env.reset(seed=seed, options=options)
+        with _RESETS:
+            obs, _ = self.env.reset(seed=seed, options=options)
         self.agents = self.possible_agents
         return self._by_agent(obs), {}
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Steps all agents, for which an episode ends at the same time."""
-        numbers = [int(actions[agent]) for agent in self.possible_agents]
-        obs, rewards, terminated, truncated, _ = self.env.step(numbers)
+        joint = [np.asarray(actions[agent]) for agent in self.possible_agents]
+        obs, rewards, terminated, truncated, _ = self.env.step([part if part.ndim else int(part) for part in joint])
         if terminated or truncated:
             self.agents = ()
         ends = (
@@ -78,15 +84,31 @@ class Team:
         self.env.close()
 
 
-def make(name: str, library: str, render_mode: str | None = None, **kwargs: Any) -> Team:
-    """Makes a team by the name of its environment; `kwargs` are those of `gymnasium.make`.
+def make_team(
+    name: str, library: str, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any
+) -> Team:
+    """Makes a team by the name of its environment.
+
+    Args:
+        name: of the environment.
+        library: "rware" or "lbforaging".
+        render_mode: None or "rgb_array".
+        max_episode_steps: after which an episode is truncated; by default the library's own limit, at which the library
+            says that the episode is terminated.
+        kwargs: of `gymnasium.make`.
 
     Raises:
         ImportError: the library is not installed; the message says how to install it.
-        ValueError: the library has no environment of that name.
+        ValueError: the library has no environment of that name, or there is no such render mode.
     """
     check_name(f"an environment of {library}", name, names(library))
-    return Team(gymnasium.make(name, disable_env_checker=True, **kwargs), render_mode)
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"Expected render_mode to be None or 'rgb_array', got {render_mode!r}.")
+    env: Any = gymnasium.make(name, disable_env_checker=True, **kwargs)
+    own = getattr(env.unwrapped, _LIMITS[library])
+    setattr(env.unwrapped, _LIMITS[library], sys.maxsize)
+    limit = own if max_episode_steps is None else max_episode_steps
+    return Team(gymnasium.wrappers.TimeLimit(env.unwrapped, limit) if limit else env, render_mode)
 
 
 def _make_gym(
@@ -101,7 +123,7 @@ def _make_gym(
     PLUGINS[library].load()  # in a worker process, too
     if from_pixels:
         kwargs.setdefault("render_mode", "rgb_array")
-    env = AgentsEnv(make(name, library, **kwargs))
+    env = AgentsEnv(make_team(name, library, **kwargs))
     return apply_pixel_wrappers(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
 
 
@@ -111,10 +133,10 @@ def env_fn(name: str, *, library: str, **kwargs: Any) -> Callable[[], Env]:
     Args:
         name: of the environment, such as "rware-tiny-2ag-v2" or "Foraging-8x8-2p-1f-v3".
         library: "rware" or "lbforaging".
-        kwargs: `from_pixels`, `pixels_only` and `frame_skip`, see `apply_pixel_wrappers`, and those of `make`.
+        kwargs: `from_pixels`, `pixels_only` and `frame_skip`, see `apply_pixel_wrappers`, and those of `make_team`.
 
     Raises:
-        ImportError, ValueError: as `make`.
+        ImportError, ValueError: as `make_team`.
     """
     check_name(f"an environment of {library}", name, names(library))
     return partial(_make_gym, name, library, **kwargs)

@@ -341,7 +341,7 @@ class TeamEnv(PettingZooWrapper):
         env_arguments = pop_env_arguments(kwargs, "from_pixels")
         if env_arguments.get("from_pixels"):
             kwargs.setdefault("render_mode", "rgb_array")
-        super().__init__(teams.make(task, library, **kwargs), **own, **env_arguments)
+        super().__init__(teams.make_team(task, library, **kwargs), **own, **env_arguments)
 
 
 _OF_WRAPPER = "return_state", "group_map", "use_mask", "categorical_actions", "seed", "done_on_any"

@@ -41,7 +41,9 @@ class Plugin:
         adapt: adapts an environment that gymnasium made.
         make: makes an environment by its name; by default `gymnasium.make`.
         names: returns the names of environments if they are in no registry.
-        importing: what each import is done within, to make the library work with newer versions of what it needs.
+        importing: a context manager around each import, which makes the library work with newer versions of what it
+            needs.
+        registry: the library that it registers with: "gymnasium" or "gym".
         hint: how to install it without an extra.
     """
 
@@ -53,6 +55,7 @@ class Plugin:
     make: Callable[..., Env] | None = None
     names: Callable[[], Iterable[str]] | None = None
     importing: Callable[[], AbstractContextManager[None]] = nullcontext
+    registry: str = "gymnasium"
     hint: str = ""
 
     def load(self) -> ModuleType:
@@ -82,7 +85,9 @@ def _specs(library: str) -> Iterable[Any]:
 
 def _path(spec: Any) -> str:
     entry_point = spec.entry_point
-    return f"{entry_point if isinstance(entry_point, str) else getattr(entry_point, '__module__', '')}."
+    return f"{entry_point if isinstance(entry_point, str) else getattr(entry_point, '__module__', '')}.".replace(
+        ":", "."
+    )
 
 
 def names(library: str) -> list[str]:
@@ -116,8 +121,11 @@ def env_fn(
     if python is not None:
         from ..foreign import named_env
 
-        gym = "gymnasium" if plugin.extra else "gym"
-        return named_env(name, gym, python=python, modules=(plugin.module, *modules), **kwargs)
+        if plugin.names is not None:
+            raise ValueError(
+                f"Expected no python=... for {library}::, which is in no registry, got {python!r}. Omit it."
+            )
+        return named_env(name, plugin.registry, python=python, modules=(plugin.module, *modules), **kwargs)
     if name not in plugin.ids():
         check_name(f"an environment of {library}", name, names(library))
     return partial(make, library, name, **kwargs)
@@ -199,11 +207,12 @@ PLUGINS = {
     ),
     "popgym": Plugin("popgym", "popgym"),
     "miniworld": Plugin("miniworld", "miniworld"),
-    "rware": Plugin("rware", "rware"),  # these two for `vecrl.simulators.teams`
+    "rware": Plugin("rware", "rware"),  # these two are for `vecrl.simulators.teams`, which adapts them
     "lbforaging": Plugin("lbforaging", "lbforaging"),
     "retro": Plugin("stable_retro", "retro", make=adapters.make_retro, names=adapters.retro_games),
     "habitat": Plugin(
         "habitat.gym",
+        registry="gym",
         entry_points="habitat",
         make=_make_habitat,
         hint="Habitat is not installed: habitat-sim is on conda only, for Python 3.9 (conda install habitat-sim -c "
@@ -212,6 +221,7 @@ PLUGINS = {
     ),
     "robohive": Plugin(
         "robohive",
+        registry="gym",
         make=_make_robohive,
         hint="RoboHive is not installed: pip install --no-deps robohive==0.7.0, since its pinned dependencies do not "
         "build on recent versions of Python, then pip install dm-control flatten-dict gitpython sk-video termcolor, "

@@ -1,13 +1,14 @@
-"""Adapters of libraries that do something otherwise than gymnasium demands, for the table in `libraries`.
+"""Adapters for libraries that do something otherwise than gymnasium demands; the table in `libraries` has them.
 
-They seed by `reset(seed)`, sum rewards that are lists, render as "rgb_array", and have the current interface. Worker
-processes import this module, so it must not import torch, nor any of the libraries.
+Adapted environments are seeded by `reset(seed)`, have rewards that are numbers, render as "rgb_array", and have the
+current interface. Worker processes import this module, so it must not import torch, nor any of the libraries.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -179,10 +180,14 @@ def make_crafter(name: str, render_mode: str | None = None, **kwargs: Any) -> En
     return CrafterAdapter(crafter.Env(reward=CRAFTER_REWARDS[name], **kwargs), render_mode)
 
 
-class OwnNumpyRandom(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
-    """Gives an environment that draws from NumPy's global generator a state of it of its own.
+_NUMPY_RANDOM = threading.Lock()
 
-    The state is swapped in for each reset and step, so that equal seeds give equal episodes, whatever else runs.
+
+class OwnNumpyRandom(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
+    """For an environment that draws from NumPy's global generator: gives each environment a state for that generator.
+
+    Its state is set for each reset and step, and the one of the caller is set back, so that equal seeds give equal
+    episodes. Environments on threads take turns.
     """
 
     def __init__(self, env: Env):
@@ -190,13 +195,14 @@ class OwnNumpyRandom(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
         self._state: Any = np.random.RandomState().get_state()
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        outer = np.random.get_state()  # noqa: NPY002 -- the library draws from it
-        np.random.set_state(self._state)  # noqa: NPY002
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self._state = np.random.get_state()  # noqa: NPY002
-            np.random.set_state(outer)  # noqa: NPY002
+        with _NUMPY_RANDOM:
+            outer = np.random.get_state()  # noqa: NPY002 -- the library draws from it
+            np.random.set_state(self._state)  # noqa: NPY002
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._state = np.random.get_state()  # noqa: NPY002
+                np.random.set_state(outer)  # noqa: NPY002
 
     def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
         """Resets the environment. After a seed, all episodes depend on that seed only."""
@@ -210,11 +216,14 @@ class OwnNumpyRandom(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 
 
 def make_minihack(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
-    """Makes an environment of MiniHack. It renders what it observes, so a render mode adds "pixel" to that."""
-    if render_mode == "rgb_array":
-        keys = kwargs.get("observation_keys", ("glyphs", "chars", "colors", "specials", "blstats", "message"))
-        kwargs["observation_keys"] = tuple(dict.fromkeys((*keys, "pixel")))
-    return make_nethack(name, render_mode, **kwargs)
+    """Makes an environment of MiniHack, which renders only if it observes "pixel": here, the observation is without."""
+    if render_mode != "rgb_array":
+        return make_nethack(name, render_mode, **kwargs)
+    plain: Any = gymnasium.make(name, **kwargs)
+    keys = tuple(plain.observation_space)
+    plain.close()
+    env = make_nethack(name, render_mode, **{**kwargs, "observation_keys": tuple(dict.fromkeys((*keys, "pixel")))})
+    return gymnasium.wrappers.FilterObservation(env, keys)
 
 
 class MetaWorldAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
@@ -242,7 +251,8 @@ def make_meta_world(
     env.observation_space = env.sawyer_observation_space
     env._set_task_called = env.seeded_rand_vec = True
     env.seed(random_seed(31))
-    return MetaWorldAdapter(gymnasium.wrappers.TimeLimit(env, max_episode_steps or env.max_path_length))
+    limit = env.max_path_length if max_episode_steps is None else max_episode_steps
+    return MetaWorldAdapter(gymnasium.wrappers.TimeLimit(env, limit))
 
 
 @contextmanager
@@ -304,5 +314,10 @@ def retro_games() -> Iterable[str]:
 
 def make_retro(name: str, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any) -> Env:
     """Makes a game of stable-retro, which without a render mode would open a window."""
-    env = import_module("stable_retro").make(name, render_mode=render_mode or "rgb_array", **kwargs)
+    try:
+        env = import_module("stable_retro").make(name, render_mode=render_mode or "rgb_array", **kwargs)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f'{error}. For several games, give backend="processes" and num_workers=num_envs, a process for each.'
+        ) from error
     return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
