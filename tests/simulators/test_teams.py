@@ -6,12 +6,16 @@ import pytest
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.libs.agent_libraries import LevelBasedForagingEnv, RwareEnv
-from vecrl.simulators.teams import env_fn, make_team, names
+from vecrl.simulators.gymnasium.libraries import env_fn, names
 from vecrl.vector import VectorEnv, make_vector_env
 
 pytestmark = pytest.mark.simulators
 EXAMPLES = {"rware": "rware-tiny-2ag-v2", "lbforaging": "Foraging-8x8-2p-1f-v3"}
 AGENTS = "agent_0", "agent_1"
+
+
+def make_team(name, library, render_mode=None, **kwargs):
+    return env_fn(name, library=library, render_mode=render_mode, **kwargs)().agents_env
 
 
 @pytest.mark.parametrize("library", EXAMPLES)

@@ -439,7 +439,7 @@ register(
     example="rware-tiny-2ag-v2",
     limits={"states": "to restore one, allow the class of its actions: allow=['rware.warehouse.Action']"},
     requires=["rware"],
-    **_single(".teams", library="rware"),
+    **_single(".gymnasium.libraries", library="rware"),
 )
 register(
     "lbforaging",
@@ -448,7 +448,7 @@ register(
     env_class="agent_libraries:LevelBasedForagingEnv",
     example="Foraging-8x8-2p-1f-v3",
     requires=["lbforaging"],
-    **_single(".teams", library="lbforaging"),
+    **_single(".gymnasium.libraries", library="lbforaging"),
 )
 register(
     "retro",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,13 +17,8 @@ import numpy as np
 
 from ..engine.space_layout import AnySpace
 from ..gym_interface import Env
-from ..registries import check_name
 from .agents import AgentsEnv, ByAgent
-from .gymnasium.libraries import PLUGINS
-from .gymnasium.libraries import names as names
-from .gymnasium.make import apply_pixel_wrappers
 
-_LIMITS = {"rware": "max_steps", "lbforaging": "_max_episode_steps"}  # attributes of environments
 _RESETS = threading.Lock()  # rware counts the agents of a reset in attributes of classes
 
 
@@ -84,59 +78,25 @@ class Team:
         self.env.close()
 
 
-def make_team(
-    name: str, library: str, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any
-) -> Team:
-    """Makes a team by the name of its environment.
+def make_agents(
+    name: str, limit: str, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any
+) -> Env:
+    """Makes a team with gymnasium's interface, as a row of the table in `gymnasium.libraries` needs it.
 
     Args:
         name: of the environment.
-        library: "rware" or "lbforaging".
+        limit: the attribute with the library's own time limit, at which the library says that the episode is
+            terminated.
         render_mode: None or "rgb_array".
-        max_episode_steps: after which an episode is truncated; by default the library's own limit, at which the library
-            says that the episode is terminated.
+        max_episode_steps: after which an episode is truncated; by default the library's own limit.
         kwargs: of `gymnasium.make`.
 
     Raises:
-        ImportError: the library is not installed; the message says how to install it.
-        ValueError: the library has no environment of that name, or there is no such render mode.
+        ValueError: there is no such render mode.
     """
-    check_name(f"an environment of {library}", name, names(library))
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"Expected render_mode to be None or 'rgb_array', got {render_mode!r}.")
-    env: Any = gymnasium.make(name, disable_env_checker=True, **kwargs)
-    own = getattr(env.unwrapped, _LIMITS[library])
-    setattr(env.unwrapped, _LIMITS[library], sys.maxsize)
-    limit = own if max_episode_steps is None else max_episode_steps
-    return Team(gymnasium.wrappers.TimeLimit(env.unwrapped, limit) if limit else env, render_mode)
-
-
-def _make_gym(
-    name: str,
-    library: str,
-    *,
-    from_pixels: bool = False,
-    pixels_only: bool = True,
-    frame_skip: int | None = None,
-    **kwargs: Any,
-) -> Env:
-    PLUGINS[library].load()  # in a worker process, too
-    if from_pixels:
-        kwargs.setdefault("render_mode", "rgb_array")
-    env = AgentsEnv(make_team(name, library, **kwargs))
-    return apply_pixel_wrappers(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
-
-
-def env_fn(name: str, *, library: str, **kwargs: Any) -> Callable[[], Env]:
-    """Returns a function that makes a team with gymnasium's interface.
-
-    Args:
-        name: of the environment, such as "rware-tiny-2ag-v2" or "Foraging-8x8-2p-1f-v3".
-        library: "rware" or "lbforaging".
-        kwargs: `from_pixels`, `pixels_only` and `frame_skip`, see `apply_pixel_wrappers`, and those of `make_team`.
-
-    Raises:
-        ImportError, ValueError: as `make_team`.
-    """
-    check_name(f"an environment of {library}", name, names(library))
-    return partial(_make_gym, name, library, **kwargs)
+    env: Any = gymnasium.make(name, **kwargs)
+    steps = getattr(env.unwrapped, limit) if max_episode_steps is None else max_episode_steps
+    setattr(env.unwrapped, limit, sys.maxsize)
+    return AgentsEnv(Team(gymnasium.wrappers.TimeLimit(env.unwrapped, steps) if steps else env, render_mode))

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...simulators import meltingpot, pettingzoo, smacv2, teams
+from ...simulators import meltingpot, pettingzoo, smacv2
 from ...simulators.agents import ByAgent, TurnBasedAgents
+from ...simulators.gymnasium.libraries import PLUGINS, env_fn
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ..library_env import pop_env_arguments
 from ..marl_groups import MarlGroupMapType
@@ -341,7 +342,9 @@ class TeamEnv(PettingZooWrapper):
         env_arguments = pop_env_arguments(kwargs, "from_pixels")
         if env_arguments.get("from_pixels"):
             kwargs.setdefault("render_mode", "rgb_array")
-        super().__init__(teams.make_team(task, library, **kwargs), **own, **env_arguments)
+        env_fn(task, library=library)  # imports the library, and checks the name
+        make: Any = PLUGINS[library].make
+        super().__init__(make(task, disable_env_checker=True, **kwargs).agents_env, **own, **env_arguments)
 
 
 _OF_WRAPPER = "return_state", "group_map", "use_mask", "categorical_actions", "seed", "done_on_any"

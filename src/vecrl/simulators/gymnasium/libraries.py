@@ -24,6 +24,7 @@ from ...gym_interface import Env
 from ...imports import import_library
 from ...registries import check_name
 from ..robohive import make_robohive
+from ..teams import make_agents
 from . import library_adapters as adapters
 from .make import apply_pixel_wrappers
 from .make import make as make_by_id
@@ -43,7 +44,8 @@ class Plugin:
         names: returns the names of environments if they are in no registry.
         importing: a context manager around each import, which makes the library work with newer versions of what it
             needs.
-        registry: the library that it registers with: "gymnasium" or "gym".
+        registry: the library by which another interpreter makes its environments, "gymnasium" or "gym"; "" if they are
+            in no registry, or need an adapter of vecrl.
         hint: how to install it without an extra.
     """
 
@@ -121,9 +123,10 @@ def env_fn(
     if python is not None:
         from ..foreign import named_env
 
-        if plugin.names is not None:
+        if not plugin.registry:
             raise ValueError(
-                f"Expected no python=... for {library}::, which is in no registry, got {python!r}. Omit it."
+                f"Expected no python=... for {library}::, which is in no registry or needs an adapter of vecrl, got "
+                f"{python!r}. Omit it."
             )
         return named_env(name, plugin.registry, python=python, modules=(plugin.module, *modules), **kwargs)
     if name not in plugin.ids():
@@ -168,7 +171,9 @@ PLUGINS = {
     "highway": Plugin("highway_env", "highway", adapt=adapters.adapt_highway),
     "pybullet": Plugin("pybullet_envs_gymnasium", "pybullet"),
     "nle": Plugin("nle", "nle", make=adapters.make_nethack),
-    "crafter": Plugin("crafter", "crafter", names=lambda: adapters.CRAFTER_REWARDS, make=adapters.make_crafter),
+    "crafter": Plugin(
+        "crafter", "crafter", names=lambda: adapters.CRAFTER_REWARDS, make=adapters.make_crafter, registry=""
+    ),
     "robotics": Plugin(
         "gymnasium_robotics",
         "robotics",
@@ -180,6 +185,7 @@ PLUGINS = {
         "metaworld",
         make=adapters.make_meta_world,
         names=adapters.meta_world_names,
+        registry="",
         importing=adapters.repair_meta_world,
         hint="Meta-World is not installed: pip install --no-deps metaworld==3.1.1, since it pins an old version of "
         'MuJoCo, then pip install "vecrl[mujoco]" scipy',
@@ -207,9 +213,11 @@ PLUGINS = {
     ),
     "popgym": Plugin("popgym", "popgym"),
     "miniworld": Plugin("miniworld", "miniworld"),
-    "rware": Plugin("rware", "rware"),  # these two are for `vecrl.simulators.teams`, which adapts them
-    "lbforaging": Plugin("lbforaging", "lbforaging"),
-    "retro": Plugin("stable_retro", "retro", make=adapters.make_retro, names=adapters.retro_games),
+    "rware": Plugin("rware", "rware", make=partial(make_agents, limit="max_steps"), registry=""),
+    "lbforaging": Plugin(
+        "lbforaging", "lbforaging", make=partial(make_agents, limit="_max_episode_steps"), registry=""
+    ),
+    "retro": Plugin("stable_retro", "retro", make=adapters.make_retro, names=adapters.retro_games, registry=""),
     "habitat": Plugin(
         "habitat.gym",
         registry="gym",

@@ -137,6 +137,7 @@ class HighwayFrames(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 
 
 def adapt_highway(env: Env) -> Env:
+    """Lets highway-env render without a display, and gives several agents one reward and one end."""
     env = HighwayFrames(env)
     return HighwayAgents(env) if isinstance(env.action_space, gymnasium.spaces.Tuple) else env
 
