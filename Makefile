@@ -202,11 +202,10 @@ docs: .venv/.ready
 	touch $@
 
 # NLE, MiniHack, gymnax, JaxMARL, procgen2, Meta-World and RoboHive pin older versions of others than they need, and so
-# run without their declared dependencies; Navix declares tools of developers. The build of Melting Pot downloads the saved
-# agents of its scenarios, unless it finds an archive;
-# substrates need none. RoboHive is imported only if it finds a folder of models; the tests have a model of their own.
-# Isaac Lab is imported without Isaac Sim, for which the tests have stand-ins, and habitat-lab without habitat-sim, in a
-# folder of its own, since it needs an old gym.
+# run without their declared dependencies; Navix declares tools of developers. The build of Melting Pot downloads the
+# saved agents of its scenarios, unless it finds an archive; substrates need none. RoboHive is imported only if it finds a
+# folder of models; the tests have a model of their own. Isaac Lab is imported without Isaac Sim, for which the tests have
+# stand-ins, and habitat-lab without habitat-sim, in a folder of its own, since it needs an old gym.
 .venv-simulators/.ready: constraints.txt pyproject.toml .venv-tools/.ready
 	$(make_environment)
 	$(install) --constraint constraints.txt --editable ".[cli,classic,mujoco,video,test,$(SIMULATORS)]"

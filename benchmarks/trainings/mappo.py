@@ -16,6 +16,7 @@ from torchrl.objectives.value import GAE
 import vecrl.envs
 
 from .log import Log
+from .torchrl import learn
 
 WAYS = {"TorchRL VmasEnv": torchrl.envs.VmasEnv, "vecrl VmasEnv": vecrl.envs.VmasEnv}
 REWARD, DONE, TERMINATED = ("agents", "reward"), ("agents", "done"), ("agents", "terminated")
@@ -78,11 +79,5 @@ def train(way: str, seed: int, log: Log, *, scenario: str, rows: int, total: int
             data["next", "agents", key] = data["next", key].unsqueeze(-1).expand(shape)
         with torch.no_grad():
             data = advantage(data).reshape(-1)
-        for _ in range(epochs):
-            for part in torch.randperm(len(data)).split(len(data) // 4):
-                losses = loss(data[part])
-                optimizer.zero_grad()
-                (losses["loss_objective"] + losses["loss_critic"]).backward()
-                nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
-                optimizer.step()
+        learn(loss, optimizer, data, epochs=epochs, minibatches=4, norm=1.0)
     collector.shutdown()

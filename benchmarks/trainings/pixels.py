@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,26 +67,23 @@ def train(way: str, seed: int, log: Log, *, game: str, envs: int, total: int, st
     step, sums = log.timed(made.step), np.zeros(envs)
     log.start()
     for update in range(1, total // (envs * steps) + 1):
-        observed, actions, log_probs, values, rewards, dones = [], [], [], [], [], []
+        records: list[tuple[Tensor, ...]] = []
         returns: list[float] = []
         for _ in range(steps):
             with torch.no_grad():
                 policy, value = agent(obs)
                 action = policy.sample()
-            observed.append(torch.as_tensor(obs).clone())
+            before = torch.as_tensor(obs).clone()
             obs, reward, terminated, truncated, _ = step(action.numpy())
             done = terminated | truncated
             sums += reward
             returns += sums[done].tolist()
             sums[done] = 0.0
-            for each, item in zip(
-                (actions, log_probs, values, rewards, dones),
-                (action, policy.log_prob(action), value, torch.as_tensor(reward).float(), torch.as_tensor(done)),
-                strict=True,
-            ):
-                each.append(item)
+            ends = torch.as_tensor(reward).float(), torch.as_tensor(done)
+            records.append((before, action, policy.log_prob(action), value, *ends))
         with torch.no_grad():
             _, next_value = agent(obs)
+        observed, actions, log_probs, values, rewards, dones = zip(*records, strict=True)
         advantages = _advantages(rewards, values, dones, next_value)
         data = [torch.cat(parts) for parts in (observed, actions, log_probs, values, advantages)]
         for _ in range(epochs):
@@ -102,7 +99,9 @@ def _actions(made: Any) -> int:
     return int(space.n)
 
 
-def _advantages(rewards: list[Tensor], values: list[Tensor], dones: list[Tensor], next_value: Tensor) -> list[Tensor]:
+def _advantages(
+    rewards: Sequence[Tensor], values: Sequence[Tensor], dones: Sequence[Tensor], next_value: Tensor
+) -> list[Tensor]:
     last, advantages = torch.zeros_like(next_value), []
     for reward, value, done in zip(reversed(rewards), reversed(values), reversed(dones), strict=True):
         last = reward + 0.99 * next_value * ~done - value + 0.99 * 0.95 * last * ~done

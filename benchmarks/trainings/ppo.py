@@ -162,7 +162,7 @@ def train(
                 sums = GAMMA * sums + reward
                 scale.update(sums)
                 sums[done] = 0.0
-            learn(agent, optimizer, rollout, rollout.reward / max(float(scale.std), 1e-4), epochs, minibatches)
+            _learn(agent, optimizer, rollout, rollout.reward / max(float(scale.std), 1e-4), epochs, minibatches)
             norm.update(rollout.obs)
             agent.mean.copy_(torch.from_numpy(norm.mean))
             agent.std.copy_(torch.from_numpy(norm.std).clamp(min=1e-4))
@@ -200,7 +200,7 @@ def _next_rollout(workers: RolloutWorkers, agent: Agent) -> Callable[[int], Roll
     return collect
 
 
-def learn(
+def _learn(
     agent: Agent,
     optimizer: torch.optim.Optimizer,
     rollout: Rollout,

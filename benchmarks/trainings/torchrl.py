@@ -79,14 +79,18 @@ def train(way: str, seed: int, log: Log, *, env: str, envs: int, total: int) -> 
     for data in batches:
         steps += data.numel()
         log.add(steps, 1000 * float(data["next", "reward"].mean()))
-        data = advantage(data).reshape(-1)
-        for _ in range(10):
-            for rows in torch.randperm(len(data)).chunk(32):
-                losses = loss(data[rows])
-                optimizer.zero_grad()
-                (losses["loss_objective"] + losses["loss_critic"]).backward()
-                nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
-                optimizer.step()
+        learn(loss, optimizer, advantage(data).reshape(-1), epochs=10, minibatches=32, norm=0.5)
+
+
+def learn(loss: Any, optimizer: Any, data: Any, *, epochs: int, minibatches: int, norm: float) -> None:
+    """Minimizes a PPO loss over minibatches, with gradients of at most this norm."""
+    for _ in range(epochs):
+        for rows in torch.randperm(len(data)).chunk(minibatches):
+            losses = loss(data[rows])
+            optimizer.zero_grad()
+            (losses["loss_objective"] + losses["loss_critic"]).backward()
+            nn.utils.clip_grad_norm_(loss.parameters(), norm)
+            optimizer.step()
 
 
 def _independent(loc: Tensor, scale: Tensor) -> Any:
