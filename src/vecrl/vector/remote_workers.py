@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -19,21 +19,33 @@ from ..engine.infos import InfoDict
 from ..engine.pickling import dump_with_files
 from ..engine.pool import Pool
 from ..engine.pool_options import PoolOptions
-from ..engine.simulator import Simulator
-from ..engine.space_layout import AnySpace
+from ..engine.space_layout import AnySpace, Layout
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 
 STEPS_IN_WORKER = PoolOptions(infos=False)  # the options of a pool in a worker, which returns no infos
 RECOVER_TIMEOUT_S = 2.0  # seconds that workers have to finish an interrupted call
 
 
-class RemoteWorker:
+class WorkerPool(Protocol):
+    """What steps the environments of one worker, such as a `Pool`."""
+
+    @property
+    def obs_layout(self) -> Layout: ...
+
+    @property
+    def action_layout(self) -> Layout: ...
+
+    def close(self) -> object: ...
+
+
+PoolT = TypeVar("PoolT", bound=WorkerPool)
+
+
+class RemoteWorker(Generic[PoolT]):
     """An object in a worker that has k environments; the outer pool sees it as a simulator of one row, never stepped.
 
     Args:
-        make: makes the simulator of the environments.
-        count: k, the number of environments.
-        options: options of the `Pool` that steps them.
+        pool: steps them.
     """
 
     num_envs = 1
@@ -45,12 +57,12 @@ class RemoteWorker:
     reset: Any
     step: Any
 
-    def __init__(self, make: Callable[[], Simulator], count: int, options: PoolOptions):
-        self.pool = Pool([(make, count)], **options.keywords)
+    def __init__(self, pool: PoolT):
+        self.pool = pool
 
     def spaces(self) -> tuple[AnySpace, AnySpace]:
         """Returns the observation space and the action space of one environment."""
-        return self.pool.worker_info.observation_space, self.pool.worker_info.action_space
+        return self.pool.obs_layout.space, self.pool.action_layout.space
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """Calls the method `name` with the arguments in `value`."""
@@ -78,7 +90,7 @@ class RemoteWorkerGroup:
 
     def __init__(
         self,
-        makers: Sequence[tuple[Callable[[], RemoteWorker], int]],
+        makers: Sequence[tuple[Callable[[], RemoteWorker[Any]], int]],
         options: PoolOptions,
         advice: str,
     ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,22 +19,23 @@ import numpy as np
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool_options import OnFailure, PoolOptions
-from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
 from ..engine.trees import map_tree
 from ..errors import OutOfSpecError, PendingError, WorkerError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import random_seed, seed_for
+from ..simulators.registry import explained_arguments
 from ..validation import check_callable, parse_count, parse_optional_count
 from .base import seeds_of
-from .env_fns import split_env_fns
 from .policy_copy import PolicyCopy
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
 from .rollout_data import Rollout, RolloutRecorder, concat_rollouts
 from .vector_env import EnvFn
+from .worker_pools import AnyPool, parts_of_functions, parts_of_name
 
 PolicyFn = Callable[..., Any]
 """Returns the actions for a batch of observations `[k, ...]`, and more: see `RolloutWorkers`."""
+_OPTIONS = "start_method", "threads_per_worker", "preload", "pin_workers", "ray_options", "wait", "step_timeout"
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
 
 
@@ -83,45 +84,62 @@ class RolloutWorkers:
     ((50, 4, 4), np.float64(200.0), 3)
 
     Args:
-        env_fns: n functions, each of which makes an environment.
+        env_fns: n functions, each of which makes an environment; or a name as `vecrl.make` takes it. Of a batched
+            simulator (`mujoco::`, `native::`, `brax::`, …), each worker makes a batch of some of the n rows.
         policy: returns the actions for a batch of observations, NumPy arrays `[k, ...]`, see above. Each worker has a
             copy of it, pickled by value. To take new parameters it needs a method `set_parameters` or, as torch's
             modules have, `load_state_dict`.
+        num_envs: n, with a name; otherwise None.
+        env_options: with a name, arguments of the simulator.
         backend: "processes", "threads", "serial" or "ray".
-        num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
-            cores.
+        num_workers: the number of workers that share the environments; by default 1 for a batched simulator and with
+            "serial", else the number of cores.
         seed: the seed of the first `reset` if that gets none; None takes entropy from the operating system.
         row_by_row: whether to call the policy once per environment, with a batch of 1 and with random streams for each
             environment. A step then takes as many policy calls as there are environments.
-        on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
-            that crashes always raises `WorkerCrash`, and `reset` replaces it.
-        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
+        on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`; with a
+            batched simulator, `on_failure` must be "raise". A worker that crashes always raises `WorkerCrash`, and
+            `reset` replaces it.
+        options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
             `step_timeout` (for a whole rollout), see `vecrl.engine.PoolOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
         SerializationError: the policy cannot be pickled, or a factory cannot be sent to a worker process.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range, the name is unknown, or `num_envs` is missing with a name.
+        TypeError: an argument of `env_options` or of `options` is unknown.
+        ImportError: the simulator is not installed; the message says how to install it.
         OutOfSpecError: the spaces of the environments differ.
     """
 
     def __init__(
         self,
-        env_fns: Iterable[EnvFn],
+        env_fns: Iterable[EnvFn] | str,
         policy: PolicyFn,
         *,
+        num_envs: int | None = None,
+        env_options: Mapping[str, Any] | None = None,
         backend: BackendName = "processes",
         num_workers: int | None = None,
         seed: int | Sequence[int | None] | None = None,
         row_by_row: bool = False,
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
-        **pool_options: Any,
+        **options: Any,
     ):
         check_callable("policy", policy)
         entry = backend_entry(backend)
-        parts = split_env_fns(env_fns, backend, num_workers)
-        self._worker_bounds = [0, *itertools.accumulate(count for _, count in parts)]
+        inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
+        pool_options = _pool_options(backend, options)
+        if isinstance(env_fns, str):
+            with explained_arguments(env_fns, env_options or {}):
+                parts = parts_of_name(env_fns, num_envs, env_options or {}, backend, num_workers, inner)
+        elif num_envs is not None or env_options is not None:
+            argument = "env_options" if num_envs is None else "num_envs"
+            raise ValueError(f"Expected no {argument} with functions that make environments, got it. Omit it.")
+        else:
+            parts = parts_of_functions(env_fns, backend, num_workers, inner)
+        self._worker_bounds = [0, *(ids.stop for _, ids in parts)]
         self.num_envs = self._worker_bounds[-1]
         seeds_of(seed, self.num_envs)
         self._seed = seed  # None after the first reset
@@ -132,17 +150,14 @@ class RolloutWorkers:
             streams="worker" if entry.runs_inline else "policy" if entry.in_process else "process",
             entropy=random_seed(64),
         )
-        inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
-        makers = [
-            (partial(make_worker, make, count, replace(inner, env_id_offset=start)), count)
-            for (make, count), start in zip(parts, self._worker_bounds, strict=False)
-        ]
+        makers = [(partial(make_worker, make, ids), len(ids)) for make, ids in parts]
         self._parameters = self._newest = _Parameters(0, None)  # those that a worker has loaded, and the latest ones
         self._loaded = [self._parameters] * len(parts)  # those of each worker
         self._needs_reset = False  # whether the last call did not complete
         self._is_iterated = False  # whether an iterator of `rollouts` is used
         self._late_error: WorkerError | None = None  # of a rollout that was dropped
-        self._workers = RemoteWorkerGroup(makers, PoolOptions.from_keywords(backend=backend, **pool_options), _ADVICE)
+        with explained_arguments(env_fns if isinstance(env_fns, str) else "", env_options or {}):
+            self._workers = RemoteWorkerGroup(makers, pool_options, _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
@@ -346,10 +361,21 @@ class RolloutWorkers:
         return f"{type(self).__name__}(num_envs={self.num_envs}, {kind})"
 
 
-class _RolloutWorker(RemoteWorker):
+def _pool_options(backend: BackendName, options: Mapping[str, Any]) -> PoolOptions:
+    if others := options.keys() - _OPTIONS:
+        raise TypeError(
+            f"Expected options of workers ({', '.join(_OPTIONS)}), got {min(others)!r}. Omit it; arguments of the "
+            "environments are env_options, with a name."
+        )
+    return PoolOptions.from_keywords(backend=backend, **options)
+
+
+class _RolloutWorker(RemoteWorker[AnyPool]):
     """The environments of one worker, and its copy of the policy.
 
     Args:
+        make: makes the pool of the environments.
+        ids: the numbers of the environments.
         row_by_row: whether the policy is called once per environment, with random streams for each environment.
         streams: which code of a worker uses seeded random streams: "process" (all code, since the process has only
             this worker), "worker" (all code, one worker after another) or "policy" (only the policy, since workers are
@@ -359,22 +385,26 @@ class _RolloutWorker(RemoteWorker):
 
     def __init__(
         self,
-        make: Callable[[], Simulator],
-        count: int,
-        options: PoolOptions,
+        make: Callable[[], AnyPool],
+        ids: range,
         *,
         policy: bytes,
         row_by_row: bool,
         streams: Literal["process", "worker", "policy"],
         entropy: int,
     ):
-        super().__init__(make, count, options)
-        self._policy = PolicyCopy(policy, self.pool.obs_layout, self.pool.action_layout, count, row_by_row=row_by_row)
+        super().__init__(make())
+        layouts = self.pool.obs_layout, self.pool.action_layout
+        try:
+            self._policy = PolicyCopy(policy, *layouts, len(ids), row_by_row=row_by_row)
+            self._policy.seed(seed_for(entropy, ids[0]))
+        except BaseException:
+            self.pool.close()
+            raise
         self._obs: Tree = None
-        self._ids = range(options.env_id_offset, options.env_id_offset + count)
+        self._ids = ids
         self._streams = streams
         self._worker_streams: AbstractContextManager[object] = nullcontext()
-        self._policy.seed(seed_for(entropy, self._ids[0]))
 
     def reset_envs(self, seeds: Sequence[int | None] | None, root: int | None = None) -> None:
         """Resets the environments; a `root` seeds the random streams too."""

@@ -66,11 +66,11 @@ class LockstepExecutor:
         completed |= zip(remaining, subbatch_results, strict=True)
 
 
-class EvaluationWorker(RemoteWorker):
+class EvaluationWorker(RemoteWorker[Pool]):
     """Evaluates subbatches in a worker that has one environment per member."""
 
     def __init__(self, make: Callable[[], Simulator], count: int):
-        super().__init__(make, count, STEPS_IN_WORKER)
+        super().__init__(Pool([(make, count)], **STEPS_IN_WORKER.keywords))
         self._policy_io = PolicyIO(*self.spaces())
         self._pickled_net, self._net = b"", nn.Module()
 

@@ -133,7 +133,10 @@ def make_native(
     tensor([1., 1., 1.])
     """
     if not isinstance(name, str) or name not in NATIVE:
-        raise ValueError(f"Expected one of {', '.join(NATIVE)}, got {name!r}.")
+        raise ValueError(
+            f"Expected one of {', '.join(NATIVE)}, got {name!r}. Register a task of your own, in worker "
+            'processes by preload=["its module"].'
+        )
     return NATIVE[name](
         num_envs,
         device=device,
