@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from vecrl.envs import KLRewardTransform, LLMEnv, LLMHashingEnv, StepCounter, Tokenizer, TransformedEnv
-from vecrl.envs.transforms.backbones import _import_vision
+from vecrl.envs.transforms.backbones import import_vision
 
 pytestmark = [pytest.mark.language, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -49,7 +49,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def model(tokenizer: Any) -> Any:
     """A small causal model that has learned `TEXTS`."""
-    _import_vision("torchvision")  # which transformers imports; it fails where it was built for another torch
+    import_vision("torchvision")  # which transformers imports; it fails where it was built for another torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)

@@ -23,7 +23,7 @@ from vecrl.envs.transforms import (
     VIPRewardTransform,
     VIPTransform,
 )
-from vecrl.envs.transforms.backbones import _import_vision
+from vecrl.envs.transforms.backbones import import_vision
 from vecrl.errors import SpaceError, StateError, VersionError
 from vecrl.specs import Unbounded
 from vecrl.testing import IndependentRowsEnv, TransformConformance
@@ -43,7 +43,7 @@ def test_a_missing_library_is_named(module: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, module, None)
     library = module.partition(".")[0]
     with pytest.raises(VersionError, match=rf"Expected {library} for pretrained .* pip install \"vecrl\[vision\]\""):
-        _import_vision(module)
+        import_vision(module)
 
 
 @pytest.mark.parametrize(("make", "message"), WITHOUT_WEIGHTS)
@@ -65,7 +65,7 @@ vision = pytest.mark.vision
 def resnet(name: str, features: int | None = None) -> nn.Module:
     """Returns a ResNet of torchvision with random weights and statistics."""
     torch.manual_seed(1)
-    module = getattr(_import_vision("torchvision.models"), name)(weights=None)
+    module = getattr(import_vision("torchvision.models"), name)(weights=None)
     module.fc = nn.Identity() if features is None else nn.Linear(module.fc.in_features, features)
     for norm in [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]:
         nn.init.uniform_(norm.running_mean, -0.1, 0.1)
@@ -91,7 +91,7 @@ def standardized(images: Tensor) -> Tensor:
 
 
 def prepared(images: Tensor, size: int) -> Tensor:
-    functional = _import_vision("torchvision.transforms.v2.functional")
+    functional = import_vision("torchvision.transforms.v2.functional")
     return standardized(functional.resize(images.movedim(-1, -3) / 255, [size, size], antialias=True))
 
 
@@ -128,10 +128,10 @@ def test_vip_equals_the_plain_backbone() -> None:
 def test_vc1_equals_the_plain_backbone(name: str, images: Tensor) -> None:
     """Images are resized by their shorter edge and cropped, as the publication does."""
     sizes = {} if name == "base" else {"embed_dim": 64, "depth": 2, "num_heads": 2}
-    module = _import_vision("timm.models.vision_transformer").VisionTransformer(num_classes=0, **sizes).eval()
+    module = import_vision("timm.models.vision_transformer").VisionTransformer(num_classes=0, **sizes).eval()
     transform = VC1Transform(["pixels"], None, name, weights=vc1_checkpoint(module), del_keys=False)
     result = transform(TensorDict({"pixels": images}, [len(images)]))
-    functional = _import_vision("torchvision.transforms.v2.functional")
+    functional = import_vision("torchvision.transforms.v2.functional")
     resized = functional.resize(images.movedim(-1, -3) / 255, [256], functional.InterpolationMode.BICUBIC)
     with torch.no_grad():
         expected = module(standardized(functional.center_crop(resized, [224, 224])))

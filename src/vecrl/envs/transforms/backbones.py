@@ -40,7 +40,7 @@ def make_resnet(name: str, num_features: int | None = None) -> nn.Module:
         name: the name of its function in `torchvision.models`.
         num_features: the size of a last linear layer; by default there is none.
     """
-    resnet = getattr(_import_vision("torchvision.models"), name)(weights=None)
+    resnet = getattr(import_vision("torchvision.models"), name)(weights=None)
     resnet.fc = nn.Identity() if num_features is None else nn.Linear(resnet.fc.in_features, num_features)
     return resnet
 
@@ -52,7 +52,7 @@ def make_vit(name: str) -> nn.Module:
         name: a name of `VITS`.
     """
     width, depth, heads = VITS[name]
-    vit = _import_vision("timm.models.vision_transformer").VisionTransformer
+    vit = import_vision("timm.models.vision_transformer").VisionTransformer
     return vit(img_size=224, patch_size=16, embed_dim=width, depth=depth, num_heads=heads, num_classes=0)
 
 
@@ -99,7 +99,7 @@ def _read(path: str | PathLike[str]) -> Any:
         ) from error
 
 
-def _import_vision(module: str) -> Any:
+def import_vision(module: str) -> Any:
     """Imports and returns a module of torchvision or timm.
 
     torchvision is linked to the CUDA libraries of one build of torch. With another build, its compiled operators are
