@@ -341,6 +341,20 @@ def test_a_step_after_the_end_returns_the_end_again(game: str) -> None:
     assert not env.reset()["done"]
 
 
+def test_a_sampler_chooses_the_outcomes_of_chance() -> None:
+    seen = []
+
+    def choose(outcomes: Any, probabilities: Any) -> int:
+        seen.append((outcomes, probabilities))
+        return outcomes[-1]
+
+    env = OpenSpielEnv("kuhn_poker", chance_sampler=choose, return_state=True)
+    assert [env.reset()["state"].split() for _ in range(2)] == [["2", "1"]] * 2  # the cards of both players
+    assert seen[-1] == ((0, 1), (0.5, 0.5))
+    with pytest.raises(SpaceError, match=r"Expected chance_sampler to return one of \[0, 1, 2\], got 7\."):
+        OpenSpielEnv("kuhn_poker", chance_sampler=lambda outcomes, probabilities: 7)
+
+
 def test_wrapper_takes_states() -> None:
     env = OpenSpielWrapper(pyspiel.load_game("kuhn_poker").new_initial_state())
     assert env.reset()["current_player"] == 0

@@ -69,11 +69,16 @@ def env_fn(name: str, **kwargs: Any) -> Callable[[], gymnasium.Env[Tree, Tree]]:
     return partial(OpenSpielAdapter, name, **kwargs)
 
 
+ChanceSampler = Callable[[Sequence[int], Sequence[float]], int]
+
+
 class GamePlay:
     """One game that is played: its state, and the generator of its chance events.
 
     Args:
         game: a `pyspiel.Game`.
+        chance_sampler: `chance_sampler(outcomes, probabilities)` chooses one of the outcomes of a chance event, which
+            are numbers; None draws one from the generator.
 
     Attributes:
         game: the game.
@@ -86,11 +91,11 @@ class GamePlay:
 
     state_is_plain_data = True  # so that `vecrl.snapshot` calls `get_state`: Python cannot see into a `pyspiel.State`
 
-    def __init__(self, game: Any):
+    def __init__(self, game: Any, chance_sampler: ChanceSampler | None = None):
         kinds = openspiel_library().GameType.Dynamics
         if game.get_type().dynamics not in (kinds.SEQUENTIAL, kinds.SIMULTANEOUS):
             raise SpaceError(f"Expected a game of players that take turns or move simultaneously, got {game}.")
-        self.game = game
+        self.game, self._chance_sampler = game, chance_sampler
         self.generator = np.random.default_rng(random_seed(64))
         self.state: Any = game.new_initial_state()
 
@@ -151,9 +156,15 @@ class GamePlay:
     def _play_chance(self) -> None:
         while self.state.is_chance_node():
             outcomes, probabilities = zip(*self.state.chance_outcomes(), strict=True)
-            cumulated = np.cumsum(probabilities)
-            place = np.searchsorted(cumulated, self.generator.random() * cumulated[-1], side="right")
-            self.state.apply_action(outcomes[min(place, len(outcomes) - 1)])
+            outcome = (self._chance_sampler or self._draw)(outcomes, probabilities)
+            if outcome not in outcomes:
+                raise SpaceError(f"Expected chance_sampler to return one of {list(outcomes)}, got {outcome!r:.80}.")
+            self.state.apply_action(int(outcome))
+
+    def _draw(self, outcomes: Sequence[int], probabilities: Sequence[float]) -> int:
+        cumulated = np.cumsum(probabilities)
+        place = np.searchsorted(cumulated, self.generator.random() * cumulated[-1], side="right")
+        return outcomes[min(place, len(outcomes) - 1)]
 
 
 def tensor_shape(game: Any, kind: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from ...errors import SpaceError
 from ...simulators.openspiel import (
     SIMULTANEOUS,
+    ChanceSampler,
     GamePlay,
     game_names,
     load_game,
@@ -34,7 +35,7 @@ class OpenSpielWrapper(EnvBase):
     move simultaneously, and -4 after the end.
 
     The specs of actions have masks of the legal moves: random actions are legal, and those of players that do not move
-    are 0. Chance events are sampled from a generator that `set_seed` seeds.
+    are 0. Chance events are sampled from a generator that `set_seed` seeds, unless there is a `chance_sampler`.
 
     Args:
         env: a `pyspiel.State`, as `pyspiel.load_game("chess").new_initial_state()`.
@@ -42,6 +43,8 @@ class OpenSpielWrapper(EnvBase):
         categorical_actions: encode actions as indices, otherwise as one-hot rows.
         return_state: return the entry "state", the text that OpenSpiel serializes the state to. In any case,
             `env.reset(TensorDict({"state": text}))` continues the game from that state.
+        chance_sampler: `chance_sampler(outcomes, probabilities)` chooses one of the outcomes of each chance event;
+            None draws it from a generator.
         kwargs: see `EnvBase`.
 
     Attributes:
@@ -73,6 +76,7 @@ class OpenSpielWrapper(EnvBase):
         group_map: GroupMap = MarlGroupMapType.ALL_IN_ONE_GROUP,
         categorical_actions: bool = False,
         return_state: bool = False,
+        chance_sampler: ChanceSampler | None = None,
         **kwargs: Any,
     ):
         if not isinstance(env, openspiel_library().State):
@@ -80,7 +84,7 @@ class OpenSpielWrapper(EnvBase):
         if tuple(kwargs.get("batch_size", ())):
             raise SpaceError(f"Expected no batch size, got {kwargs['batch_size']}. Use SerialEnv for a batch.")
         super().__init__(**kwargs)
-        self.play = GamePlay(env.get_game())
+        self.play = GamePlay(env.get_game(), chance_sampler)
         self.categorical_actions, self.return_state = categorical_actions, return_state
         self.agent_names = [f"player_{player}" for player in range(self.play.game.num_players())]
         self._tensors = provided_tensors(self.play.game)
@@ -208,7 +212,7 @@ class OpenSpielEnv(OpenSpielWrapper):
 
     Args:
         game_string: the name of the game, also with parameters: "goofspiel(num_cards=5)".
-        group_map, categorical_actions, return_state, kwargs: see `OpenSpielWrapper`.
+        group_map, categorical_actions, return_state, kwargs: see `OpenSpielWrapper`. `chance_sampler` is one of them.
 
     Raises:
         VersionError: (an ImportError) if OpenSpiel is not installed.
