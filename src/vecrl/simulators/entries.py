@@ -423,6 +423,50 @@ register(
     **_single(".gymnasium.libraries", library="popgym"),
 )
 register(
+    "memorygym",
+    summary="Memory Gym: mazes, commands and spotlights to remember, as pixels",
+    extra="memory-gym",
+    example="MortarMayhemB-v0",
+    requires=["memory_gym", "gym"],
+    **_single(".gymnasium.libraries", library="memorygym"),
+)
+register(
+    "bsuite",
+    summary="bsuite's small tasks, each of which tests one ability",
+    extra="bsuite",
+    example="catch/0",
+    limits={"pixels": "the library does not render"},
+    requires=["bsuite"],
+    **_single(".gymnasium.libraries", library="bsuite"),
+)
+register(
+    "flappybird",
+    summary="Flappy Bird, with lidar distances or twelve numbers as observations",
+    extra="flappybird",
+    example="FlappyBird-v0",
+    limits={"states": "the bird's wings are an iterator, which cannot be copied"},
+    requires=["flappy_bird_gymnasium"],
+    **_single(".gymnasium.libraries", library="flappybird"),
+)
+register(
+    "pusht",
+    summary="PushT: a block to push to its place, as in LeRobot",
+    extra="pusht",
+    example="gym_pusht/PushT-v0",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["gym_pusht"],
+    **_single(".gymnasium.libraries", library="pusht"),
+)
+register(
+    "panda",
+    summary="panda-gym: a robot arm with goals in PyBullet",
+    extra="panda",
+    example="PandaReach-v3",
+    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    requires=["panda_gym"],
+    **_single(".gymnasium.libraries", library="panda"),
+)
+register(
     "miniworld",
     summary="MiniWorld's rooms, seen by a camera",
     extra="miniworld",

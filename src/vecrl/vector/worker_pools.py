@@ -60,9 +60,7 @@ def parts_of_name(
         raise ValueError(f"Expected num_envs with the name {name!r}, got none. Give the number of environments.")
     num_envs = parse_count("num_envs", num_envs)
     if own := [argument for argument in _OWN_ARGUMENTS if argument in env_options]:
-        raise TypeError(
-            f"Expected arguments of {name!r} in env_options, got {own[0]!r}, which is set here. Omit it."
-        )
+        raise TypeError(f"Expected arguments of {name!r} in env_options, got {own[0]!r}, which is set here. Omit it.")
     if entry.env_fn is not None:
         env_fn = entry.env_fn(env_name, **env_options)
         return parts_of_functions([env_fn] * num_envs, backend, num_workers, options)

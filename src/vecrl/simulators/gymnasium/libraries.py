@@ -213,6 +213,17 @@ PLUGINS = {
     ),
     "popgym": Plugin("popgym", "popgym"),
     "miniworld": Plugin("miniworld", "miniworld"),
+    "memorygym": Plugin(
+        "memory_gym",
+        "memory-gym",
+        make=adapters.make_memory_gym,
+        unavailable="^Sanity|-Grid",  # the library's own code raises there
+        registry="",
+    ),
+    "bsuite": Plugin("bsuite", "bsuite", make=adapters.make_bsuite, names=adapters.bsuite_names, registry=""),
+    "flappybird": Plugin("flappy_bird_gymnasium", "flappybird", adapt=adapters.clip_observations),
+    "pusht": Plugin("gym_pusht", "pusht", importing=adapters.repair_pymunk),
+    "panda": Plugin("panda_gym", "panda", unavailable="Flip", adapt=adapters.SeededResets),  # a texture is missing
     "rware": Plugin("rware", "rware", make=partial(make_agents, limit="max_steps"), registry=""),
     "lbforaging": Plugin(
         "lbforaging", "lbforaging", make=partial(make_agents, limit="_max_episode_steps"), registry=""

@@ -1,4 +1,4 @@
-"""Adapters for libraries that do something otherwise than gymnasium demands; the table in `libraries` has them.
+"""Adapters for libraries that deviate from gymnasium's interface; `libraries.PLUGINS` says which uses which.
 
 Adapted environments are seeded by `reset(seed)`, have rewards that are numbers, render as "rgb_array", and have the
 current interface. Worker processes import this module, so it must not import torch, nor any of the libraries.
@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
@@ -24,9 +25,11 @@ from ...engine.simulator import ResetOptions
 from ...engine.space_layout import Tree
 from ...errors import SpaceError
 from ...gym_interface import Env, EnvReset, EnvStep
-from ...seeding import random_seed
+from ...seeding import random_seed, seed_for
+from ..dm_control import DmEnvAdapter
 from ..legacy_gym import LegacyGymAdapter
 from .make import RewardInInfo
+from .make import make as make_by_id
 
 
 class NetHackAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
@@ -214,6 +217,118 @@ class OwnNumpyRandom(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
     def step(self, action: Tree) -> EnvStep:
         """Steps the environment."""
         return self._call(self.env.step, action)
+
+
+class SeededResets(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
+    """Gives each reset a seed, for an environment that draws new entropy in a reset without one.
+
+    After a seed, all later episodes depend on that seed only.
+    """
+
+    def __init__(self, env: Env):
+        super().__init__(env)
+        self._rng = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
+        """Resets the environment."""
+        if seed is None:
+            seed = int(self._rng.integers(2**31))
+        else:
+            self._rng = np.random.default_rng(seed)
+        return self.env.reset(seed=seed, options=dict(options) if options else None)
+
+
+@contextmanager
+def repair_pymunk() -> Iterator[None]:
+    """Lets PushT run with pymunk 7, in which callbacks of collisions are set by another method."""
+    yield
+    space: Any = import_module("pymunk").Space
+    if not hasattr(space, "add_collision_handler"):
+        space.add_collision_handler = lambda self, *types: _CollisionHandler(self, *types)
+
+
+class _CollisionHandler:
+    """Its attributes are the functions to call in a phase of a collision, such as `post_solve`."""
+
+    def __init__(self, space: Any, *types: int):
+        vars(self)["_set_callback"] = partial(space.on_collision, *types)
+
+    def __setattr__(self, phase: str, function: Any) -> None:
+        vars(self)["_set_callback"](**{phase: function})
+
+
+def clip_observations(env: Env) -> Env:
+    """Clips observations to their space, beyond which some of FlappyBird's are by a rounding error."""
+    space: Any = env.observation_space
+    return gymnasium.wrappers.TransformObservation(env, partial(np.clip, a_min=space.low, a_max=space.high), space)
+
+
+_PRINTS = threading.Lock()  # held while prints go elsewhere
+
+
+class BsuiteAdapter(DmEnvAdapter):
+    """A task of bsuite. A seed sets the random states of the task and of its wrappers, which add noise."""
+
+    def _seed(self, seed: int) -> None:
+        env, chain = self.dm_env, list[Any]()
+        while env is not None:
+            chain.insert(0, env)
+            env = vars(env).get("_env")
+        values = (value for env in chain for value in vars(env).values())
+        states = [value for value in values if isinstance(value, np.random.RandomState)]
+        for index, state in enumerate(states):
+            state.seed(seed_for(seed, index) if index else seed)
+
+
+def bsuite_names() -> Iterable[str]:
+    """Returns the names of bsuite's tasks, such as "catch/0", without those that download data."""
+    return [name for name in import_module("bsuite.sweep").SWEEP if not name.startswith("mnist")]
+
+
+def make_bsuite(name: str, **kwargs: Any) -> Env:
+    """Makes a task of bsuite; what bsuite prints goes to stderr."""
+    with _PRINTS, redirect_stdout(sys.stderr):
+        return BsuiteAdapter(import_module("bsuite").load_from_id(name), **kwargs)
+
+
+_SCREEN = threading.RLock()
+
+
+class MemoryGymAdapter(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
+    """An environment of Memory Gym, which draws what it observes on the one screen that pygame has in a process.
+
+    Environments on threads take turns, and closing one of them, or another one that uses pygame, keeps the screen.
+    """
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        pygame, env = import_module("pygame"), self.unwrapped
+        drawn: Any = getattr(env, "legacy_env", env)
+        with _SCREEN:
+            if pygame.display.get_surface() is not drawn.screen:
+                pygame.init()
+                drawn.screen = pygame.display.set_mode((drawn.screen_dim,) * 2, pygame.NOFRAME)
+            return function(*args, **kwargs)
+
+    def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
+        """Resets the environment."""
+        return self._call(self.env.reset, seed=seed, options=dict(options) if options else None)
+
+    def step(self, action: Tree) -> EnvStep:
+        """Steps the environment."""
+        return self._call(self.env.step, action)
+
+    def render(self) -> Any:
+        """Renders a frame as the environment does."""
+        return self._call(self.env.render)
+
+    def close(self) -> None:
+        """Does nothing, since the library would end pygame in this process."""
+
+
+def make_memory_gym(name: str, **kwargs: Any) -> Env:
+    """Makes an environment of Memory Gym, which is registered with gym."""
+    with _SCREEN:
+        return MemoryGymAdapter(make_by_id(name, "gym", **kwargs))
 
 
 def make_minihack(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
