@@ -119,8 +119,12 @@ def test_every_prefix_is_in_one_group() -> None:
 
 def test_every_prefix_is_in_the_table_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulators.md").read_text()
-    rows = dict(re.findall(r"^\| `(.+)::` \| .* \| (a batch|one) \| .*\|$", page, re.MULTILINE))
+    found = re.findall(r"^\| \[?`(.+)::`(?:\]\((.*?)\))? \| .* \| (a batch|one) \| .*\|$", page, re.MULTILINE)
+    rows = {prefix: steps for prefix, _, steps in found}
     expected = {
         prefix: "one" if find_entry(f"{prefix}::")[0].make_batch is None else "a batch" for prefix in known_prefixes()
     }
     assert rows == expected
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    anchors = {"#" + re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading)).lower() for heading in headings}
+    assert {link for _, link, _ in found} - anchors == {"", "native.md"}
