@@ -372,21 +372,25 @@ def to_numpy(x: Tree) -> Any:
 
 def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
+    if not info:
+        return {}
     result: InfoDict = {}
     all_rows: np.ndarray | None = None
-    masks: dict[int, np.ndarray] = {}  # by the id of their tensor: most entries have one mask
+    masks: dict[int, np.ndarray | None] = {}  # by the id of their tensor: most entries have one mask; None for no rows
     for key, value in info.items():
         if (mask_key := f"_{key}") in info:
             tensor = info[mask_key]
-            if (mask := masks.get(id(tensor))) is None:
-                mask = masks[id(tensor)] = to_numpy(tensor)
-            if not mask.any():
+            if id(tensor) not in masks:
+                array = to_numpy(tensor)
+                masks[id(tensor)] = array if array.any() else None
+            if (mask := masks[id(tensor)]) is None:
                 continue
         elif key.startswith("_"):
             continue
         else:
-            mask = all_rows = np.ones(num_envs, bool) if all_rows is None else all_rows
-        result[key], result[mask_key] = _numpy_entry(key, value, mask), mask.copy()
+            mask = all_rows = ~np.zeros(num_envs, bool) if all_rows is None else all_rows  # faster than `ones`
+        is_plain = type(value) is np.ndarray and key != "final_obs"
+        result[key], result[mask_key] = value if is_plain else _numpy_entry(key, value, mask), mask.copy()
     if "final_obs" in result:
         step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
         result |= {"final_info": step_info, "_final_info": result["_final_obs"]}

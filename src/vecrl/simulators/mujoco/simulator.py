@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -110,6 +109,8 @@ class MujocoSimulator:
         self._infos = infos
         self._random = RandomRows(self.num_envs)
         self._steps = np.full(self.num_envs, -1)  # since the start of the episode; -1 if a reset is necessary
+        self._no_steps = self._steps.copy()
+        self._no_steps.setflags(write=False)
         sizes = {"width": width, "height": height, "max_geom": max_geom}
         view = {"camera_id": camera_id, "camera_name": camera_name, "visual_options": visual_options}
         self._frames = Frames(task.camera, sizes | view)
@@ -129,7 +130,7 @@ class MujocoSimulator:
             seeds: `seeds[i]` seeds row i as gymnasium's environment; None continues the row's random stream.
             options: ignored, as in gymnasium.
         """
-        with self._one_call() as steps:
+        with _OneCall(self) as steps:
             self._random.seed(seeds)
             self._restart(range(self.num_envs), steps)
         return torch.from_numpy(self._obs.copy())
@@ -238,7 +239,7 @@ class MujocoSimulator:
     def _step(self, actions: Tensor | np.ndarray, rows: Sequence[int] | None) -> BatchStep:
         """Returns the results of a step of `rows` (None: all) as arrays."""
         array = self._action_array(actions)
-        with self._one_call(in_episode=True) as steps:
+        with _OneCall(self, in_episode=True) as steps:
             return self._step_alone(array, rows, steps)
 
     def _action_array(self, actions: Tensor | np.ndarray) -> np.ndarray:
@@ -271,30 +272,6 @@ class MujocoSimulator:
         self._steps = steps
         return step
 
-    @contextmanager
-    def _one_call(self, in_episode: bool = False) -> Iterator[np.ndarray]:
-        """Yields the numbers of steps `[n]`. An error or Ctrl-C before the call sets new ones makes a reset necessary.
-
-        Args:
-            in_episode: whether the call needs episodes.
-
-        Raises:
-            PendingError: another thread is in such a call; or, with `in_episode`, a reset is necessary.
-            ClosedError: another thread closes the simulator.
-        """
-        lock = self._physics.lock
-        if not lock.acquire(blocking=False):
-            if self._closed:
-                raise ClosedError("Expected an open simulator, got one that another thread closes. Make a new one.")
-            raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
-        try:
-            if in_episode:
-                self._require_reset()
-            steps, self._steps = self._steps, np.full(self.num_envs, -1)
-            yield steps
-        finally:
-            lock.release()
-
     def _checked_mask(self, mask: Tensor) -> np.ndarray:
         if mask.shape != (self.num_envs,):
             raise SpaceError(f"Expected a mask of shape {(self.num_envs,)}, got {tuple(mask.shape)}.")
@@ -305,8 +282,8 @@ class MujocoSimulator:
         return checked_rows("observe", self.task.observe(self._rows), (self.num_envs, size), np.float64)
 
     def _reset_where(self, mask: np.ndarray) -> np.ndarray:
-        if mask.any():
-            with self._one_call(in_episode=True) as steps:
+        if b"\1" in mask.tobytes():  # faster than `any`
+            with _OneCall(self, in_episode=True) as steps:
                 self._restart(np.flatnonzero(mask).tolist(), steps)
         return self._obs.copy()
 
@@ -328,6 +305,44 @@ class MujocoSimulator:
                 "Expected an episode in every row, got none: there was no reset, or an error or Ctrl-C interrupted the "
                 "last call. Call reset first."
             )
+
+
+class _OneCall:
+    """A context of a call, which gives the numbers of steps `[n]`.
+
+    An error or Ctrl-C before the call sets new ones makes a reset necessary.
+
+    Args:
+        simulator: the simulator.
+        in_episode: whether the call needs episodes.
+
+    Raises:
+        PendingError: another thread is in such a call; or, with `in_episode`, a reset is necessary.
+        ClosedError: another thread closes the simulator.
+    """
+
+    __slots__ = ("_in_episode", "_simulator")
+
+    def __init__(self, simulator: MujocoSimulator, in_episode: bool = False):
+        self._simulator, self._in_episode = simulator, in_episode
+
+    def __enter__(self) -> np.ndarray:
+        simulator = self._simulator
+        if not simulator._physics.lock.acquire(blocking=False):
+            if simulator._closed:
+                raise ClosedError("Expected an open simulator, got one that another thread closes. Make a new one.")
+            raise PendingError("Expected one call of this simulator at a time, got a second. Use a lock.")
+        try:
+            if self._in_episode:
+                simulator._require_reset()
+            steps, simulator._steps = simulator._steps, simulator._no_steps
+        except BaseException:
+            simulator._physics.lock.release()
+            raise
+        return steps
+
+    def __exit__(self, *_: object) -> None:
+        self._simulator._physics.lock.release()
 
 
 def _models(

@@ -75,7 +75,7 @@ class RowThreads:
         self._shared = np.zeros(SHARED_SIZE // 8, np.int64)
         self.lock = Lock()
         self._run, help_others = compiled_loops()
-        address = self._shared.ctypes.data
+        address = self._address = self._shared.ctypes.data
         self._run(address, -1, 0, self._job)  # compiles it
         self._shared[CLOSED // 8] = 1
         clock = np.zeros(2, np.int64)
@@ -118,7 +118,7 @@ class RowThreads:
         job.sources[: len(values)] = [array.ctypes.data for array in values]
         job.outputs[:] = [array.ctypes.data for array in out]
         parts = -(-count // size) if count else 0
-        self._run(self._shared.ctypes.data, self._writer, parts, job)
+        self._run(self._address, self._writer, parts, job)
 
     def close(self) -> None:
         """Ends the threads. Further calls have no effect."""
