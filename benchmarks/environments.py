@@ -71,7 +71,7 @@ ENVIRONMENTS = {
     "simulators": Environment(
         (
             ("-e", f"{ROOT}[tensordict,dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool]"),
-            ("--no-deps", "torchrl==0.14.1"),
+            ("--no-deps", "torchrl==0.14.1", "torchvision==0.28.0"),
         ),
         ("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax", "envpool"),
     ),

@@ -58,6 +58,10 @@ _TIANSHOU = (
     *("Tianshou DummyVectorEnv", "Tianshou SubprocVectorEnv"),
     *("vecrl DummyVectorEnv", "vecrl SubprocVectorEnv, 2 workers"),
 )
+_TORCHRL = (
+    *("TorchRL ParallelEnv", "TorchRL SerialEnv", "vecrl ParallelEnv", "vecrl SerialEnv"),
+    "vecrl, RolloutWorkers",
+)
 _CHEETAH = "HalfCheetah-v5"
 ROWS = (
     Row(
@@ -114,13 +118,15 @@ ROWS = (
         "PPO of TorchRL's parts, HalfCheetah-v5, 8 environments, 16,384 frames",
         "torchrl",
         {"env": _CHEETAH, "envs": 8, "total": 16_384},
-        (
-            "TorchRL ParallelEnv",
-            "TorchRL SerialEnv",
-            "vecrl ParallelEnv",
-            "vecrl SerialEnv",
-            "vecrl, RolloutWorkers",
-        ),
+        _TORCHRL,
+    ),
+    Row(
+        "torchrl-pong-8",
+        "PPO of TorchRL's parts, frames of Pong, 8 environments, 4,096 frames",
+        "pong",
+        {"env": "ALE/Pong-v5", "envs": 8, "total": 4_096},
+        _TORCHRL,
+        "simulators",
     ),
     Row(
         "evotorch-cartpole",

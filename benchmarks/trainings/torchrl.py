@@ -116,10 +116,15 @@ def _batches(
     library, cls = ENVIRONMENTS[way]
     made: Any = getattr(library, cls)(envs, partial(library.GymEnv, env))
     made = library.TransformedEnv(made, library.DoubleToFloat())
-    made.set_seed(seed)
-    made.reset()
+    yield from collect(made, actor, seed, log, 2048, total)
+
+
+def collect(env: Any, actor: Any, seed: int, log: Log, batch: int, total: int) -> Iterator[Any]:
+    """Yields None when the environment is ready, and then the batches of a Collector, of which it logs the time."""
+    env.set_seed(seed)
+    env.reset()
     yield None
-    collector = Collector(made, actor, frames_per_batch=2048, total_frames=total, auto_register_policy_transforms=False)
+    collector = Collector(env, actor, frames_per_batch=batch, total_frames=total, auto_register_policy_transforms=False)
     batches, advance = iter(collector), log.timed(next)
     while (data := advance(batches, None)) is not None:
         yield data

@@ -18,12 +18,15 @@ SHORT: dict[str, dict[str, Any]] = {
     "tianshou-dqn": {"total": 1000, "epochs": 2},
     "tianshou-sac": {"total": 160},
     "torchrl-ppo-8": {"total": 4096},
+    "torchrl-pong-8": {"envs": 2, "total": 384, "batch": 128},
     "evotorch-cartpole": {"generations": 2},
     "mappo-vmas": {"total": 3200},
     "ppo-pixels": {"total": 2048, "epochs": 1},
 }
 EQUAL = ("vecrl, import changed", "vecrl, mujoco::", "vecrl DummyVectorEnv", "vecrl SerialEnv")
-PEERS = {"torchrl-ppo-8": "TorchRL SerialEnv"}  # which is faster to start than the first way
+PEERS = dict.fromkeys(
+    ("torchrl-ppo-8", "torchrl-pong-8"), "TorchRL SerialEnv"
+)  # which is faster to start than the first way
 
 
 def _curve(program: Any, way: str, options: dict[str, Any]) -> list[tuple[int, float]]:
