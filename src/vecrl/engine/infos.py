@@ -99,6 +99,18 @@ class Infos:
                 yield batch.start + offset, dict(zip(names, row, strict=True))
         yield from self.dicts
 
+    def dicts_of(self, ids: Sequence[int], shared: bool) -> list[InfoDict]:
+        """Returns a new dict for each of `ids`; an empty one where there is no info.
+
+        Args:
+            ids: the environments.
+            shared: whether environments may change their dicts later, as those of this process do.
+        """
+        dicts = dict(self.items())
+        kept = {env_id for env_id, _ in self.dicts}
+        copy = copy_nested if shared else dict
+        return [copy(dicts[i]) if i in kept else dicts.get(i, {}) for i in ids]  # those of batches are new
+
     def merge(self, num_envs: int) -> InfoDict:
         """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with it."""
         if not self:
@@ -178,12 +190,15 @@ def _store(merged: InfoDict, key: str, env_id: int, value: Any, mask: np.ndarray
     column[env_id] = copy_nested(value) if column.dtype == object else value
 
 
+_ATOMS = frozenset({int, float, bool, str, type(None), np.float64, np.float32, np.int64, np.int32, np.bool_})
+
+
 def copy_nested(value: Any) -> Any:
     """Copies nested dicts, lists and arrays, which environments may change later; other values are not copied."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):
-        return {key: copy_nested(item) for key, item in value.items()}
+        return {key: item if type(item) in _ATOMS else copy_nested(item) for key, item in value.items()}
     return [copy_nested(item) for item in value] if type(value) is list else value
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
 from ..convert import check_outputs, pool_of, to_vector
+from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.env_access import InvokeKind
-from ..engine.infos import InfoDict, Infos, copy_nested
+from ..engine.infos import InfoDict, Infos
 from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..engine.trees import map_tree
@@ -80,7 +81,7 @@ class VecEnv(_vec_env.VecEnv):
             num_envs = options.pop("n_envs", 1)  # as SB3 calls it
             env = make_vector_env(env, **{"num_envs": num_envs, **options})
         elif isinstance(env, Iterable) and not hasattr(env, "step"):
-            env = VectorEnv(env, **options)
+            env = _DictInfos(env, **options)
         elif options:
             raise TypeError(
                 f"Expected options ({', '.join(options)}) with a name or functions that make environments only, got "
@@ -172,9 +173,7 @@ class VecEnv(_vec_env.VecEnv):
     def _dicts(self, transition: Transition, infos: Infos) -> list[InfoDict]:
         """Returns a new dict for each row; raises a `SpaceError` if an observation or a reward does not fit."""
         check_outputs(transition)
-        by_id = dict(infos.items())
-        copy = copy_nested if self._pool.in_process else dict  # environments in this process may change their infos
-        return [copy(by_id[i]) if i in by_id else {} for i in transition.ids.tolist()]
+        return infos.dicts_of(transition.ids.tolist(), self._pool.in_process)
 
     def set_options(self, options: Sequence[InfoDict] | InfoDict | None = None) -> None:
         """Sets the options of the next reset: a dict for all environments, or one dict for each."""
@@ -224,6 +223,13 @@ class VecEnv(_vec_env.VecEnv):
 
     def __repr__(self) -> str:
         return f"VecEnv(num_envs={self.num_envs}, {self.observation_space}, {self.action_space})"
+
+
+class _DictInfos(VectorEnv):
+    """Does not pack the infos of environments in this process, since they are dicts in the end."""
+
+    def _info_form(self, backend: BackendName) -> bool | Literal["dicts"]:
+        return "dicts" if backend_entry(backend).in_process else True
 
 
 def make_vec_env(

@@ -114,7 +114,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         pool = Pool(
             makers,
             backend,
-            infos=not empty_info,
+            infos=self._info_form(backend) if not empty_info else False,
             check_nan=check_nan,
             step_timeout=step_timeout,
             on_failure=on_failure,
@@ -129,6 +129,10 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             wait=wait,
         )
         self._init_over_pool(pool, autoreset, observation_mode)
+
+    def _info_form(self, backend: BackendName) -> bool | Literal["dicts"]:
+        """Returns the option `infos` of the pool: here, infos may be packed, since they are merged to arrays."""
+        return True
 
     @classmethod
     def from_pool(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.infos import Info, InfoDict, Infos, copy_nested
+from ..engine.infos import InfoDict
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import SpaceError
@@ -15,7 +15,6 @@ from ..simulators.heterogeneous import OBS, REWARD
 
 Obs = Any
 """Observations of `m` environments: an array `[m, ...]`, or a dict of arrays."""
-_NO_INFO: InfoDict = {}
 
 
 class ResultFormatter:
@@ -34,7 +33,7 @@ class ResultFormatter:
 
     def reset(self, transition: Transition) -> tuple[Obs, np.ndarray]:
         """Returns observations, and infos `[m]` as the environments returned them."""
-        dicts = self._dicts(transition.infos, transition.ids.tolist())
+        dicts = transition.infos.dicts_of(transition.ids.tolist(), self._shared)
         return self._obs(transition, _pop(dicts, OBS)), _info_array(dicts)
 
     def step(self, transition: Transition) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -42,7 +41,7 @@ class ResultFormatter:
         ids = transition.ids.tolist()
         reward = transition.reward
         if transition.infos:
-            dicts = self._dicts(transition.infos, ids)
+            dicts = transition.infos.dicts_of(ids, self._shared)
             obs = self._obs(transition, _pop(dicts, OBS))
             if vector_rewards := _pop(dicts, REWARD):
                 reward = stack([vector_rewards.get(row, number) for row, number in enumerate(reward)])
@@ -52,13 +51,6 @@ class ResultFormatter:
             obs = self._obs(transition, {})
             dicts = [{"env_id": env_id} for env_id in ids]
         return obs, reward, transition.terminated, transition.truncated, _info_array(dicts)
-
-    def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[InfoDict]:
-        """Returns a new dict for each of `ids`."""
-        infos_by_id: dict[int, Info] = dict(infos.items())
-        if self._shared:
-            return [copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
-        return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
 
     def _obs(self, transition: Transition, misfits: Mapping[int, object]) -> Obs:
         """Returns the observations of `m` environments.
