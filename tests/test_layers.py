@@ -381,7 +381,7 @@ def test_venv_imports_engine_and_vector_only() -> None:
     )
     below = (*below, "vecrl.venv")
     for path in sorted((SOURCE / "venv").glob("*.py")):
-        tensors = {"torch"} if path.stem == "simulator_pool" else set()
+        tensors = {"torch"} if path.stem == "batched_venv" else set()
         assert _disallowed_imports(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
 
 

@@ -38,11 +38,12 @@ from .vector.base import BaseVectorEnv
 from .vector.batched_vector_env import BatchedVectorEnv
 from .vector.checked_simulator import ALL_NAMES, require
 from .vector.factory import SingleEnvOfBatch
+from .vector.simulator_pool import SimulatorPool
 from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
 from .venv import BaseVectorEnv as BaseVenv
 from .venv import DummyVectorEnv, VectorEnvWrapper
-from .venv.simulator_pool import BatchedVenv, SimulatorPool
+from .venv.batched_venv import BatchedVenv
 
 
 class EnvBatch:

@@ -22,7 +22,7 @@ from vecrl.envs import EnvBase, check_env_specs, make_env
 from vecrl.simulators.registry import find_entry
 from vecrl.vector import BatchedVectorEnv, VectorEnv, make_vector_env
 from vecrl.venv import DummyVectorEnv
-from vecrl.venv.simulator_pool import BatchedVenv
+from vecrl.venv.batched_venv import BatchedVenv
 
 CHECKS = (
     "reset",

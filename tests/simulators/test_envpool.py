@@ -16,7 +16,7 @@ from vecrl.errors import SpaceError
 from vecrl.simulators.envpool import EnvPoolSimulator, make_batch, names
 from vecrl.testing import BatchSimulatorConformance
 from vecrl.vector import make_vector_env
-from vecrl.venv.simulator_pool import BatchedVenv
+from vecrl.venv.batched_venv import BatchedVenv
 
 pytestmark = pytest.mark.simulators
 

@@ -14,7 +14,8 @@ import vecrl
 from vecrl.engine.simulator import BatchStep
 from vecrl.errors import SpaceError, WorkerError
 from vecrl.simulators.native import make_native
-from vecrl.vector import BatchedVectorEnv, RolloutWorkers, register, unregister
+from vecrl.vector import RolloutWorkers, register, unregister
+from vecrl.vector.simulator_pool import SimulatorPool
 
 RAY = pytest.param("ray", 2, marks=pytest.mark.ray)
 ROLLOUT = "obs", "action", "reward", "terminated", "truncated"
@@ -245,7 +246,7 @@ def test_policies_with_values_and_new_parameters() -> None:
 
 def test_a_worker_that_raises_leaves_no_simulator_open(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
-    monkeypatch.setattr(BatchedVectorEnv, "close_extras", lambda self, **_: closed.append(self.num_envs))
+    monkeypatch.setattr(SimulatorPool, "close", lambda self: closed.append(self.num_envs))
 
     class Unseeded:
         def __call__(self, obs: Any) -> Any: ...

@@ -21,7 +21,7 @@ from vecrl.testing.comparisons import same_tree
 from vecrl.vector import BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv, make_vector_env
 from vecrl.vector.base import batch_space
 from vecrl.vector.factory import make_single_env
-from vecrl.venv.simulator_pool import BatchedVenv
+from vecrl.venv.batched_venv import BatchedVenv
 
 N = 3
 SEEDS = [3, 5, 8]

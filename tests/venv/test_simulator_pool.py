@@ -12,7 +12,7 @@ from vecrl.errors import PendingError
 from vecrl.simulators.gymnasium import GymnasiumSimulator
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv
-from vecrl.venv.simulator_pool import SimulatorPool
+from vecrl.vector.simulator_pool import SimulatorPool
 
 
 def assert_equal_transitions(actual: Any, expected: Any) -> None:

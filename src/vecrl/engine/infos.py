@@ -7,7 +7,7 @@ with masks) only on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -106,10 +106,10 @@ class Infos:
             ids: the environments.
             shared: whether environments may change their dicts later, as those of this process do.
         """
-        dicts = dict(self.items())
-        kept = {env_id for env_id, _ in self.dicts}
-        copy = copy_nested if shared else dict
-        return [copy(dicts[i]) if i in kept else dicts.get(i, {}) for i in ids]  # those of batches are new
+        dicts: dict[int, Any] = dict(self.items())  # those of batches are new
+        copy: Callable[[Info], Any] = copy_nested if shared else dict
+        dicts.update((env_id, copy(info)) for env_id, info in self.dicts)
+        return [dicts.get(i, {}) for i in ids]
 
     def merge(self, num_envs: int) -> InfoDict:
         """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with it."""

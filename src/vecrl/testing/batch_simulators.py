@@ -337,7 +337,7 @@ class BatchSimulatorConformance:
         """Vector environments and environments with ids give equal results; specs of TensorDict environments hold."""
         from ..convert import to_tensordict
         from ..envs import check_env_specs
-        from ..venv.simulator_pool import BatchedVenv
+        from ..venv.batched_venv import BatchedVenv
 
         seeds = list(SEEDS[:2])
         env = BatchedVectorEnv(self.make(2), autoreset_mode="disabled")

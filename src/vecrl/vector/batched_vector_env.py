@@ -133,7 +133,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             Observations, an array `[n, ...]`, and `{}`.
         """
         obs, info = self.tensor_reset(seed=seed, options=options)
-        return to_numpy(obs), info
+        return _to_numpy(obs), info
 
     def tensor_reset(
         self,
@@ -172,18 +172,17 @@ class BatchedVectorEnv(BaseVectorEnv):
             PendingError: `reset` was not called yet.
             ClosedError: `close` was called.
         """
-        obs, reward, terminated, truncated, info = self.batch_step(actions)
-        flags = to_numpy(terminated), to_numpy(truncated)
-        rewards = to_numpy(reward).astype(np.float64, copy=False)
-        return to_numpy(obs), rewards, *flags, _numpy_info(info, self.num_envs)
-
-    def batch_step(self, actions: Tree) -> Any:
-        """Steps every row, like `step`; results are arrays or tensors, and infos are those of `tensor_step`."""
+        results: tuple[Any, ...]
         if not self._takes_arrays:
-            return self.tensor_step(actions)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            return self._fused_step(self._checked.step_and_reset_arrays, self._array_inputs(actions))
-        return self._next_step(self._array_inputs(actions), as_arrays=True)
+            results = self.tensor_step(actions)
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+            results = self._fused_step(self._checked.step_and_reset_arrays, self._array_inputs(actions))
+        else:
+            results = self._next_step(self._array_inputs(actions), as_arrays=True)
+        obs, reward, terminated, truncated, info = results
+        flags = _to_numpy(terminated), _to_numpy(truncated)
+        rewards = _to_numpy(reward).astype(np.float64, copy=False)
+        return _to_numpy(obs), rewards, *flags, _numpy_info(info, self.num_envs)
 
     def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
@@ -363,11 +362,10 @@ class BatchedVectorEnv(BaseVectorEnv):
         return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
 
 
-def to_numpy(x: Tree) -> Any:
-    """Returns a tree of tensors or arrays as arrays, which share the memory of tensors on the CPU."""
+def _to_numpy(x: Tree) -> Any:
     if isinstance(x, np.ndarray):
         return x
-    return on_host(x) if isinstance(x, Tensor) else map_tree(to_numpy, x)
+    return on_host(x) if isinstance(x, Tensor) else map_tree(_to_numpy, x)
 
 
 def _numpy_info(info: Info, num_envs: int) -> InfoDict:
@@ -381,7 +379,7 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
         if (mask_key := f"_{key}") in info:
             tensor = info[mask_key]
             if id(tensor) not in masks:
-                array = to_numpy(tensor)
+                array = _to_numpy(tensor)
                 masks[id(tensor)] = array if array.any() else None
             if (mask := masks[id(tensor)]) is None:
                 continue
@@ -399,7 +397,7 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
 
 def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
     if key == "final_obs":
-        arrays, rows = to_numpy(value), np.full(len(mask), None, object)
+        arrays, rows = _to_numpy(value), np.full(len(mask), None, object)
         for row in np.flatnonzero(mask).tolist():
             rows[row] = arrays[row] if isinstance(arrays, np.ndarray) else map_tree(itemgetter(row), arrays)
         return rows

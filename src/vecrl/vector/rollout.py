@@ -100,14 +100,14 @@ class RolloutWorkers:
         on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`; with a
             batched simulator, `on_failure` must be "raise". A worker that crashes always raises `WorkerCrash`, and
             `reset` replaces it.
-        options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
+        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `wait`,
             `step_timeout` (for a whole rollout), see `vecrl.engine.PoolOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
         SerializationError: the policy cannot be pickled, or a factory cannot be sent to a worker process.
         ValueError: an argument is out of its range, the name is unknown, or `num_envs` is missing with a name.
-        TypeError: an argument of `env_options` or of `options` is unknown.
+        TypeError: an argument of `env_options` or of `pool_options` is unknown.
         ImportError: the simulator is not installed; the message says how to install it.
         OutOfSpecError: the spaces of the environments differ.
     """
@@ -125,12 +125,12 @@ class RolloutWorkers:
         row_by_row: bool = False,
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
-        **options: Any,
+        **pool_options: Any,
     ):
         check_callable("policy", policy)
         entry = backend_entry(backend)
         inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
-        pool_options = _pool_options(backend, options)
+        outer = _outer_options(backend, pool_options)
         if isinstance(env_fns, str):
             with explained_arguments(env_fns, env_options or {}):
                 parts = parts_of_name(env_fns, num_envs, env_options or {}, backend, num_workers, inner)
@@ -157,7 +157,7 @@ class RolloutWorkers:
         self._is_iterated = False  # whether an iterator of `rollouts` is used
         self._late_error: WorkerError | None = None  # of a rollout that was dropped
         with explained_arguments(env_fns if isinstance(env_fns, str) else "", env_options or {}):
-            self._workers = RemoteWorkerGroup(makers, pool_options, _ADVICE)
+            self._workers = RemoteWorkerGroup(makers, outer, _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
@@ -361,7 +361,8 @@ class RolloutWorkers:
         return f"{type(self).__name__}(num_envs={self.num_envs}, {kind})"
 
 
-def _pool_options(backend: BackendName, options: Mapping[str, Any]) -> PoolOptions:
+def _outer_options(backend: BackendName, options: Mapping[str, Any]) -> PoolOptions:
+    """Returns the options of the pool of workers."""
     if others := options.keys() - _OPTIONS:
         raise TypeError(
             f"Expected options of workers ({', '.join(_OPTIONS)}), got {min(others)!r}. Omit it; arguments of the "

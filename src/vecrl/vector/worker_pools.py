@@ -19,9 +19,9 @@ from .env_fns import split_env_fns
 from .vector_env import EnvFn
 
 if TYPE_CHECKING:
-    from .batch_pool import BatchPool
+    from .simulator_pool import EpisodePool
 
-AnyPool: TypeAlias = "Pool | BatchPool"
+AnyPool: TypeAlias = "Pool | EpisodePool"
 WorkerParts: TypeAlias = list[tuple[Callable[[], AnyPool], range]]
 """For each worker, what makes its pool, and the numbers of its environments."""
 _OWN_ARGUMENTS = "num_envs", "infos"  # of simulators, which `parts_of_name` gives
@@ -75,13 +75,13 @@ def parts_of_name(
             "of its rows fail. Omit it."
         )
     require_extra("torch", f"batches such as {name!r}")
-    from .batch_pool import BatchPool  # they import torch
-    from .factory import make_simulator
+    from .factory import make_simulator  # they import torch
+    from .simulator_pool import EpisodePool
 
     count = min(parse_count("num_workers", 1 if num_workers is None else num_workers, error=SpaceError), num_envs)
     return [
         (
-            partial(BatchPool, partial(make_simulator, entry, env_name, len(ids), infos=False, **env_options)),
+            partial(EpisodePool, partial(make_simulator, entry, env_name, len(ids), infos=False, **env_options)),
             range(ids[0], ids[-1] + 1),
         )
         for _, ids in split_evenly(range(num_envs), count)

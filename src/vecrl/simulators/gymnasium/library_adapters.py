@@ -227,7 +227,7 @@ class SeededResets(gymnasium.Wrapper[Tree, Tree, Tree, Tree]):
 
     def __init__(self, env: Env):
         super().__init__(env)
-        self._rng = np.random.default_rng()
+        self._rng = np.random.default_rng(random_seed())
 
     def reset(self, *, seed: int | None = None, options: ResetOptions | None = None) -> EnvReset:
         """Resets the environment."""

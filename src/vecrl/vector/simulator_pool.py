@@ -1,12 +1,13 @@
 """`SimulatorPool`: the interface of a `Pool` over one batched simulator, to step subsets of its rows by id.
 
-`BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
-the tensors are on another device, or if a subset of the rows is selected.
+Environments with ids, SB3's and the workers of `RolloutWorkers` use it like a `Pool`. NumPy arrays share memory with
+the simulator's tensors; they are copied only if the tensors are on another device, or if a subset of the rows is
+selected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..engine.trees import map_tree
 from ..errors import ClosedError, PendingError, SpaceError
-from ..vector.checked_simulator import CheckedSimulator
-from .base import BaseVectorEnv
+from .checked_simulator import CheckedSimulator
 
 
 class SimulatorPool:
@@ -48,6 +48,7 @@ class SimulatorPool:
         self._env_index = EnvIndex([self.num_envs])
         self._was_reset = False
         self._is_fused = isinstance(simulator, SupportsStepAndReset)
+        self._takes_arrays = self._checked.gives_arrays
         self._pending_step: tuple[np.ndarray, BatchStep, Tree | None] | None = None  # with observations after resets
 
     def reset(
@@ -84,6 +85,8 @@ class SimulatorPool:
         tensors, obs = self._tensors(actions, self.num_envs), None
         if not reset_done:
             step = self._checked.step(tensors)
+        elif self._takes_arrays:
+            step, _, obs = self._checked.step_and_reset_arrays(tensors)
         elif self._is_fused:
             step, _, obs = self._checked.step_and_reset(tensors)
         else:
@@ -196,29 +199,6 @@ class SimulatorPool:
         return transition
 
 
-class BatchedVenv(BaseVectorEnv):
-    """The rows of a `BatchSimulator` as environments with ids; see `BaseVectorEnv`. Steps are synchronous.
-
-    >>> from vecrl.simulators.native import make_native
-    >>> envs = BatchedVenv(make_native("CartPole-v1", 4))
-    >>> obs, infos = envs.reset(seed=[1, 2, 3, 4])
-    >>> obs, rew, terminated, truncated, infos = envs.step([0, 1], id=[2, 0])
-    >>> obs.shape, rew
-    ((2, 4), array([1., 1.]))
-    >>> envs.close()
-
-    Args:
-        simulator: the simulator; `close` closes it too.
-        stack_dicts: whether observations of Dict spaces are dicts of arrays instead of arrays of dicts.
-
-    Raises:
-        SpaceError: observations are tuples, which this dialect does not have.
-    """
-
-    def __init__(self, simulator: BatchSimulator, stack_dicts: bool = False):
-        self._init_over_pool(SimulatorPool(simulator), None, None, stack_dicts, call_env_seed=False)
-
-
 def _options(options: ResetOptions | None) -> dict[str, Any]:
     """Returns the options among the keywords of a reset; a batched simulator takes no other keywords."""
     keywords = dict(options or {})
@@ -248,3 +228,44 @@ def _add_resets(transition: Transition, obs: Tree) -> None:
 def _array(tensor: Tensor | float) -> np.ndarray:
     """Converts a tensor to a NumPy array, which shares the memory of a CPU tensor."""
     return tensor.numpy(force=True) if isinstance(tensor, Tensor) else np.asarray(tensor)
+
+
+class EpisodePool(SimulatorPool):
+    """A `SimulatorPool` that also knows the returns and the lengths of episodes. All rows are stepped together.
+
+    Args:
+        make: makes the simulator.
+    """
+
+    def __init__(self, make: Callable[[], BatchSimulator]):
+        simulator = make()
+        try:
+            super().__init__(simulator)
+        except BaseException:
+            simulator.close()
+            raise
+        self._start_episodes()
+
+    def _start_episodes(self) -> None:
+        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+
+    def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: ResetOptions | None = None,
+        ids: Ids | None = None,
+    ) -> Transition:
+        """Resets all rows, like `Pool.reset`."""
+        assert ids is None
+        self._start_episodes()
+        return super().reset(seeds, options)
+
+    def wait(self) -> Transition:
+        """Returns the results of the last step, like `Pool.wait`."""
+        transition = super().wait()
+        returns, lengths = self._returns + transition.reward, self._lengths + 1
+        if len(rows := transition.done_rows):
+            transition.episode_stats = returns.copy(), lengths.copy()
+            returns[rows], lengths[rows] = 0.0, 0
+        self._returns, self._lengths = returns, lengths
+        return transition
