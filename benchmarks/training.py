@@ -209,18 +209,16 @@ def _missing(runs: dict[str, dict[str, Run]], seeds: int, only: str) -> Iterator
 
 
 def draw(runs: dict[str, dict[str, Run]]) -> None:
-    """Draws the returns over seconds: the curve of each way with the median duration."""
+    """Draws the returns over seconds, both as means over the seeds after the same number of steps."""
     import matplotlib.pyplot as plt
 
     columns = 2
     figure, axes = plt.subplots(-(-len(ROWS) // columns), columns, figsize=(11, 2.6 * len(ROWS) / columns + 1))
     for row, plot in zip(ROWS, axes.flat, strict=False):
         for way in row.ways:
-            made = sorted(runs.get(f"{row.name} / {way}", {}).values(), key=lambda run: run["seconds"])
-            if made:
-                _, seconds, values = zip(*made[len(made) // 2]["curve"], strict=True)
-                plot.plot(seconds, values, label=way, linewidth=1.2, linestyle="-" if way.startswith("vecrl") else "--")
-        plot.set_title(row.title, fontsize=8)
+            if made := runs.get(f"{row.name} / {way}", {}):
+                plot.plot(*_means(made), label=way, linewidth=1.2, linestyle="-" if way.startswith("vecrl") else "--")
+        plot.set_title(row.title, fontsize=7)
         plot.tick_params(labelsize=7)
         plot.grid(alpha=0.3)
         plot.legend(fontsize=6)
@@ -232,16 +230,24 @@ def draw(runs: dict[str, dict[str, Run]]) -> None:
     plt.close(figure)
 
 
+def _means(made: dict[str, Run]) -> tuple[list[float], list[float]]:
+    """Returns the mean seconds and returns after each number of steps that all seeds have."""
+    curves = [{steps: (seconds, value) for steps, seconds, value in run["curve"]} for run in made.values()]
+    common = sorted(set.intersection(*map(set, curves)))
+    return tuple([statistics.mean(curve[steps][i] for curve in curves) for steps in common] for i in range(2))
+
+
 def page(data: dict[str, Any]) -> str:
     """Returns the page."""
     text = (PAGE.read_text() if PAGE.exists() else _START).partition("<!-- results -->")[0]
     tables = "\n\n".join(_table(row, data["runs"]) for row in ROWS)
     count = min(len(runs) for runs in data["runs"].values())
     loads = [run["busy"] for runs in data["runs"].values() for run in runs.values()]
+    machine = data["machine"].rstrip(".")
     return f"""{text}<!-- results -->
 
-Made by `python -m benchmarks.training` on {data["when"]}, {data["machine"]}; {count} seeds or more. The load average
-before a run was {statistics.median(loads):.1f} in the median, at most {max(loads):.1f}.
+Made by `python -m benchmarks.training` on {data["when"]}, {machine}; {count} seeds. The load average before a run was
+{statistics.median(loads):.1f} in the median, at most {max(loads):.1f}.
 
 ![Returns over the seconds of training, for each row and way](assets/time-to-train.svg)
 
