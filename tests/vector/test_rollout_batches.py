@@ -273,8 +273,7 @@ WRONG: dict[str, tuple[type[Exception], dict[str, Any]]] = {
         {"env_fns": "sized::one", "env_options": {"sizee": 2}},
     ),
     "of which only a maker is registered": (ValueError, {"env_fns": "own-maker::one"}),
-    r"Expected options of workers \(.*\), got 'check_nan'": (TypeError, {"check_nan": True}),
-    "Expected options of workers .* env_options": (TypeError, {"device": "cpu"}),
+    "Expected the name of an option of workers, got 'check_nan'": (TypeError, {"check_nan": True}),
 }
 
 

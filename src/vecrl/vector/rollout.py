@@ -23,6 +23,7 @@ from ..engine.space_layout import Layout, Tree
 from ..engine.trees import map_tree
 from ..errors import OutOfSpecError, PendingError, WorkerError
 from ..random_streams import RandomStreams, seed_streams
+from ..registries import check_name
 from ..seeding import random_seed, seed_for
 from ..simulators.registry import explained_arguments
 from ..validation import check_callable, parse_count, parse_optional_count
@@ -363,11 +364,8 @@ class RolloutWorkers:
 
 def _outer_options(backend: BackendName, options: Mapping[str, Any]) -> PoolOptions:
     """Returns the options of the pool of workers."""
-    if others := options.keys() - _OPTIONS:
-        raise TypeError(
-            f"Expected options of workers ({', '.join(_OPTIONS)}), got {min(others)!r}. Omit it; arguments of the "
-            "environments are env_options, with a name."
-        )
+    for name in options:
+        check_name("an option of workers", name, _OPTIONS, TypeError)
     return PoolOptions.from_keywords(backend=backend, **options)
 
 
