@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -152,6 +153,38 @@ def test_preload_adds_modules() -> None:
         make_pool([ProcessInfoEnv] * 2, "processes", preload=["this_is_not_there"])
 
 
+def test_spawned_workers_import_preloaded_modules() -> None:
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", preload=["wave"], start_method="spawn")
+    assert _query(pool, "'wave' in sys.modules") == [True, True]
+    pool.close()
+
+
+STARTS_WORKERS = """
+from vecrl.vector import RolloutWorkers
+print("imported", flush=True)
+options = {{"num_envs": 2, "num_workers": 1, "preload": [{name!r}]}}
+with RolloutWorkers("CartPole-v1", lambda obs: [0] * len(obs), **options) as workers:
+    print(workers.rollout(3).reward.shape, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("script", "ValueError: Expected preload to name other modules than the running script, got 'script'"),
+        ("__main__", "ValueError: Expected preload to name other modules than the running script, got '__main__'"),
+        ("other", "RuntimeError: Expected the import of a module for workers to start no worker processes"),
+    ],
+)
+def test_preloaded_modules_start_no_workers(name: str, message: str, tmp_path: Path) -> None:
+    for file in ("script", "other"):
+        (tmp_path / f"{file}.py").write_text(STARTS_WORKERS.format(name=name))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout.count("imported") <= 3  # by the script, a fork server and the worker
+    assert message in done.stderr
+
+
 def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
@@ -159,8 +192,8 @@ def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     before = {process.pid for process in psutil.Process().children()}
     pool = make_pool([ProcessInfoEnv] * 2, "processes", preload=["threaded"], threads_per_worker=3)
-    assert _query(pool, "'threaded' in sys.modules") == [False, False], (
-        "workers are not forked from a process with threads"
+    assert _query(pool, "sys.modules['threading'].active_count() > 1") == [True, True], (
+        "workers import it, and are not forked from a process with threads, which would have none"
     )
     assert pool.reset().obs.shape == (2, 3)
     pool.close()

@@ -218,6 +218,32 @@ def test_hidden_states_start_again_with_episodes(row_by_row: bool) -> None:
         np.testing.assert_array_equal(rollout.extras["calls"][:, row], expected)
 
 
+@pytest.mark.parametrize("name", ["native::CartPole-v1", "CartPole-v1"])
+def test_a_policy_may_write_to_its_observations(name: str) -> None:
+    def write(obs: np.ndarray) -> np.ndarray:
+        action = lean(obs)
+        obs[:] = 7.0
+        return action
+
+    rollouts = []
+    for policy in (lean, write):
+        with RolloutWorkers(name, policy, num_envs=3, backend="serial", seed=2) as own:
+            rollouts.append(own.rollout(40))
+    for key in ROLLOUT:
+        np.testing.assert_array_equal(getattr(rollouts[1], key), getattr(rollouts[0], key))
+
+
+def test_extras_have_names_of_their_own() -> None:
+    def policy(obs: np.ndarray) -> Any:
+        return lean(obs), {"reward": obs[:, 0]}
+
+    with (
+        RolloutWorkers("native::CartPole-v1", policy, num_envs=2, backend="serial") as own,
+        pytest.raises(SpaceError, match="with other names than a rollout's, got 'reward'"),
+    ):
+        own.rollout(2)
+
+
 class Values(torch.nn.Linear):
     """A policy with log-probabilities, a value and parameters."""
 
@@ -272,6 +298,8 @@ WRONG: dict[str, tuple[type[Exception], dict[str, Any]]] = {
         TypeError,
         {"env_fns": "sized::one", "env_options": {"sizee": 2}},
     ),
+    "Expected env_options to be a dict of arguments of the simulator, got 3": (TypeError, {"env_options": 3}),
+    r"Expected a policy, got the class Remembers\. Give an instance of it\.": (TypeError, {"policy": Remembers}),
     "of which only a maker is registered": (ValueError, {"env_fns": "own-maker::one"}),
     "Expected the name of an option of workers, got 'check_nan'": (TypeError, {"check_nan": True}),
 }

@@ -129,6 +129,12 @@ class RolloutWorkers:
         **pool_options: Any,
     ):
         check_callable("policy", policy)
+        if isinstance(policy, type):
+            raise TypeError(f"Expected a policy, got the class {policy.__name__}. Give an instance of it.")
+        if not isinstance(env_options, Mapping | None):
+            raise TypeError(
+                f"Expected env_options to be a dict of arguments of the simulator, got {env_options!r:.80}."
+            )
         entry = backend_entry(backend)
         inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
         outer = _outer_options(backend, pool_options)
@@ -443,11 +449,12 @@ class _RolloutWorker(RemoteWorker[AnyPool]):
         policy, recorder = self._policy, RolloutRecorder(self.pool.obs_layout, self.pool.action_layout, steps)
         first_state = policy.state_arrays()
         for _ in range(steps):
+            recorder.record_obs(self._obs)
             action, extras = policy.act(self._obs)
             transition = self.pool.step(action, reset_done=True)
-            obs, self._obs = self._obs, transition.obs
+            self._obs = transition.obs
             ended = transition.episodes.ids
-            final_obs = recorder.record(obs, action, extras, transition)
+            final_obs = recorder.record(action, extras, transition)
             if policy.has_values and len(ended):
                 state = None if policy.state is None else map_tree(lambda leaf, rows=ended: leaf[rows], policy.state)
                 recorder.record_final_value(policy.values(final_obs, state, len(ended)))

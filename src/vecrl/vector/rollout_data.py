@@ -158,6 +158,9 @@ def _array(leaf: Any) -> np.ndarray:
     return leaf
 
 
+_FIELDS = {"obs", "action", "reward", "terminated", "truncated", "next"}  # of what `flat` and `to_tensordict` return
+
+
 class RolloutRecorder:
     """Records the steps of environments that are reset in the step that ends their episode."""
 
@@ -170,8 +173,12 @@ class RolloutRecorder:
         self._ends: list[tuple[int, int]] = []
         self._final_obs: list[list[Tree]] = []
 
-    def record(self, obs: Tree, action: Tree, extras: dict[str, np.ndarray], transition: Transition) -> Tree:
-        """Records the step from `obs` by `action`; `transition.obs` is set to None, which frees its memory.
+    def record_obs(self, obs: Tree) -> None:
+        """Records the observations of the next step, before the policy gets them, which may write to them."""
+        self._obs.store(len(self._transitions), obs)
+
+    def record(self, action: Tree, extras: dict[str, np.ndarray], transition: Transition) -> Tree:
+        """Records the step by `action`; `transition.obs` is set to None, which frees its memory.
 
         Returns:
             The final observations of the episodes that it ended; None if there are none.
@@ -180,8 +187,11 @@ class RolloutRecorder:
         if self._extras and extras.keys() != self._extras[0].keys():
             before = list(self._extras[0])
             raise SpaceError(f"Expected the policy to return the extras {before} in each step, got {list(extras)}.")
+        if own := _FIELDS & extras.keys():
+            raise SpaceError(
+                f"Expected extras of the policy with other names than a rollout's, got {min(own)!r}. Rename it."
+            )
         self._extras.append(extras)
-        self._obs.store(step, obs)
         self._actions.store(step, action)
         self._transitions.append(transition)
         self._ends += [(step, env_id) for env_id in done_ids.tolist()]

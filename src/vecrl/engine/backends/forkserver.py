@@ -35,6 +35,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .preloading import importing
+
 NUMBER = struct.Struct("<q")
 _WORKER_FDS = 4  # descriptors in a request for a worker: its commands, replies and shared memory, and its exit status
 _LENGTH = struct.Struct("<I")
@@ -219,7 +221,7 @@ class ImportServer(ForkServer):
         unchanged = _identity(control_fd)
         sys.path[:] = path
         for name in names:
-            with contextlib.suppress(BaseException):  # the worker raises the same error and reports it
+            with contextlib.suppress(BaseException), importing():  # the worker raises the same error and reports it
                 importlib.import_module(name)
         if threads_running() or _identity(control_fd) != unchanged:
             os._exit(1)

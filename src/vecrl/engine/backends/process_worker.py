@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import pickle
 import resource
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,6 +21,7 @@ from ...random_streams import seed_streams
 from ..batch_buffers import BatchBuffers
 from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
+from .preloading import importing
 from .protocol import ReplyCodec, Spin, read_command, remove_unpicklable, write_all
 
 
@@ -74,6 +76,7 @@ class ConstructPayload:
         worker_spec: the pickled `WorkerSpec`.
         specs: gymnasium registrations, pickled.
         seed: seeds the global random generators of the process.
+        preload: modules to import before; those that a fork server has imported are there already.
     """
 
     context: ProcessContext | None
@@ -82,6 +85,7 @@ class ConstructPayload:
     worker_spec: bytes
     specs: bytes
     seed: int
+    preload: Sequence[str] = ()
 
 
 def serve(commands: int, replies: int, memory: int) -> None:
@@ -145,6 +149,9 @@ class WorkerHost:
         if construct_payload.context is not None:
             construct_payload.context.apply()
             self.spin = Spin(construct_payload.context.spin_seconds)
+        with importing():
+            for name in construct_payload.preload:
+                importlib.import_module(name)
         worker_spec: WorkerSpec = pickle.loads(construct_payload.worker_spec)
         # before environments are constructed, and after the imports of modules with global generators
         seed_streams(construct_payload.seed)

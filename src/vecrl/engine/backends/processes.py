@@ -21,6 +21,7 @@ from ..space_layout import Layout
 from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
+from .preloading import check_not_importing
 from .process_worker import ProcessContext
 from .protocol import Spin, spin_seconds
 from .worker_connection import RESUME_AFTER_MS, ForkserverClient, WorkerConnection
@@ -42,6 +43,7 @@ class ProcessBackend:
         ValueError: processes cannot be pinned to cores on this platform.
         ModuleNotFoundError: a module in `preload` does not exist.
         SerializationError: a worker spec cannot be pickled.
+        RuntimeError: a module that is imported for workers starts workers.
     """
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
@@ -49,6 +51,7 @@ class ProcessBackend:
             raise ValueError(
                 "Expected a platform that can pin processes to cores, got one that cannot. Use pin_workers=False."
             )
+        check_not_importing()
         self._program = program_for(worker_specs, options)
         self.num_workers = len(worker_specs)
         self._threads = threads = options.threads_per_worker

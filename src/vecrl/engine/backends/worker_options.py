@@ -86,7 +86,8 @@ class WorkerOptions:
             "spawn" starts a new interpreter per worker, for modules that must not be imported before a fork (CUDA).
             "fork" gives a warning and means "forkserver". On macOS, all mean "spawn".
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
-        preload: modules to import once before workers are forked, in addition to those that the factories refer to.
+        preload: modules that workers import before they make environments, in addition to those that the factories
+            refer to; once for all, before workers are forked. They must not start workers when they are imported.
         pin_workers: whether to pin worker i to the i-th group of `threads_per_worker` cores among those that this
             process may use. After the last core, the assignment starts again with the first. Short steps get faster
             if nothing else uses the machine, and slower if two programs choose the same cores.

@@ -97,6 +97,12 @@ class ThisPython:
                 f"Expected preload to name modules that can be imported, got {missing[0]!r}. "
                 "Install it, or remove it from preload."
             )
+        if own := [name for name in preload if _is_running_script(name)]:
+            raise ValueError(
+                f"Expected preload to name other modules than the running script, got {own[0]!r}. Put what workers "
+                "need into a module of its own, and name that."
+            )
+        self._preload = preload
         self._pickled = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
         modules = sorted(set(preload).union(*map(modules_in, self._pickled))) if fork else []
         self.request = {"fork": fork, "preload": modules, "program": None}
@@ -104,13 +110,23 @@ class ThisPython:
     def construct_payload(self, worker_spec: WorkerSpec, context: ProcessContext) -> ConstructPayload:
         pickled = self._pickled[worker_spec.index]
         specs = pickle_specs(pickled)
-        return ConstructPayload(context, worker_spec.index, worker_spec.ids, pickled, specs, worker_spec.seed)
+        ids, seed = worker_spec.ids, worker_spec.seed
+        return ConstructPayload(context, worker_spec.index, ids, pickled, specs, seed, self._preload)
 
     def attach_extra(self, buffers: BatchBuffers, obs: Layout, action: Layout) -> Any:
         return obs.space, action.space, buffers.num_envs, len(buffers.slots)
 
     def encode(self, command: Command) -> bytes:
         return encode_command(command, dump_by_value) if command.op == Op.ATTACH else encode_command(command)
+
+
+def _is_running_script(name: str) -> bool:
+    """Returns whether a module is the file that runs as `__main__`, which would start its workers when imported."""
+    main, spec = sys.modules.get("__main__"), importlib.util.find_spec(name.partition(".")[0])
+    path = getattr(main, "__file__", None)
+    if name == "__main__" or path is None or spec is None or spec.origin is None:
+        return name == "__main__"
+    return "." not in name and os.path.realpath(path) == os.path.realpath(spec.origin)
 
 
 @dataclass

@@ -285,8 +285,10 @@ def bsuite_names() -> Iterable[str]:
     return [name for name in import_module("bsuite.sweep").SWEEP if not name.startswith("mnist")]
 
 
-def make_bsuite(name: str, **kwargs: Any) -> Env:
+def make_bsuite(name: str, render_mode: str | None = None, **kwargs: Any) -> Env:
     """Makes a task of bsuite; what bsuite prints goes to stderr."""
+    if render_mode is not None:
+        raise ValueError(f"Expected no render_mode for bsuite::, which does not render, got {render_mode!r}. Omit it.")
     with _PRINTS, redirect_stdout(sys.stderr):
         return BsuiteAdapter(import_module("bsuite").load_from_id(name), **kwargs)
 
