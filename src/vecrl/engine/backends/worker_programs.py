@@ -92,15 +92,15 @@ class ThisPython:
     def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
         fork = options.start_method == "forkserver" and sys.platform == "linux"  # imports fork with calls of Linux
         preload = options.preload
-        if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
-            raise ModuleNotFoundError(
-                f"Expected preload to name modules that can be imported, got {missing[0]!r}. "
-                "Install it, or remove it from preload."
-            )
         if own := [name for name in preload if _is_running_script(name)]:
             raise ValueError(
                 f"Expected preload to name other modules than the running script, got {own[0]!r}. Put what workers "
                 "need into a module of its own, and name that."
+            )
+        if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
+            raise ModuleNotFoundError(
+                f"Expected preload to name modules that can be imported, got {missing[0]!r}. "
+                "Install it, or remove it from preload."
             )
         self._preload = preload
         self._pickled = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
@@ -122,11 +122,11 @@ class ThisPython:
 
 def _is_running_script(name: str) -> bool:
     """Returns whether a module is the file that runs as `__main__`, which would start its workers when imported."""
-    main, spec = sys.modules.get("__main__"), importlib.util.find_spec(name.partition(".")[0])
-    path = getattr(main, "__file__", None)
-    if name == "__main__" or path is None or spec is None or spec.origin is None:
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if name == "__main__" or path is None or "." in name:
         return name == "__main__"
-    return "." not in name and os.path.realpath(path) == os.path.realpath(spec.origin)
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and os.path.realpath(path) == os.path.realpath(spec.origin)
 
 
 @dataclass
