@@ -80,3 +80,14 @@ def _ray(request: pytest.FixtureRequest) -> Iterator[None]:
     found: TestCluster = request.getfixturevalue("cluster")
     yield
     assert wait_until(lambda: not found.actors()), found.actors()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread of torch, which is faster for small networks, and the same on every machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

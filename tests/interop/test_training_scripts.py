@@ -4,16 +4,14 @@ Each script of `training_scripts/` trains for a few seconds and returns its loss
 first, then with the import lines replaced. "Coming from TorchRL" in the documentation has a table of them.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import torch
+from tests.fixtures.training_scripts import load
 
 from vecrl.envs.transforms.backbones import import_vision
 
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 SCRIPTS = Path(__file__).parent / "training_scripts"
 IMPORTS = {"from torchrl.envs": "from vecrl.envs", "from torchrl.data.tensor_specs": "from vecrl.specs"}
@@ -27,25 +25,11 @@ ROUNDING = {
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def replace_imports(source: str) -> str:
     lines = source.splitlines(keepends=True)
     for old, new in IMPORTS.items():
         lines = [new + line.removeprefix(old) if line.startswith(old) else line for line in lines]
     return "".join(lines)
-
-
-def load(name: str, source: str) -> ModuleType:
-    module = ModuleType(name)  # it is not importable, so that workers get its functions by value
-    exec(compile(source, f"{name}.py", "exec"), vars(module))
-    return module
 
 
 @pytest.mark.timeout(300)  # TorchRL's ParallelEnv starts two interpreters, each of which imports the library

@@ -4,14 +4,12 @@ Each program of `cleanrl_scripts/` trains for a second or two, on gymnasium's ve
 losses and returns. "Coming from gymnasium" in the documentation shows the change.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import torch
+from tests.fixtures.training_scripts import load
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning:gymnasium")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*:UserWarning:gymnasium")]
 SCRIPTS = Path(__file__).parent / "cleanrl_scripts"
 IMPORTS = {
     "from gymnasium.vector import SyncVectorEnv": "from vecrl.vector import VectorEnv as SyncVectorEnv",
@@ -23,20 +21,6 @@ IMPORTS = {
     ),
 }
 SEED = 1
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def load(name: str, source: str) -> ModuleType:
-    module = ModuleType(name)  # it is not importable, so that workers get its functions by value
-    exec(compile(source, f"{name}.py", "exec"), vars(module))
-    return module
 
 
 @pytest.mark.timeout(180)
