@@ -4,7 +4,6 @@ import importlib
 from typing import Any
 
 import pytest
-import torch
 from benchmarks.training import ROWS, _table
 from benchmarks.trainings.log import Log
 
@@ -36,11 +35,10 @@ def _curve(program: Any, way: str, options: dict[str, Any]) -> list[tuple[int, f
     return [(steps, value) for steps, _, value in log.curve]
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name, marks=MARKS[row.environment]) for row in ROWS])
 def test_trainings_learn_the_same_on_environments_of_vecrl(row: Any) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     program = importlib.import_module(f"benchmarks.trainings.{row.program}")
     options = {**row.options, **SHORT[row.name]}
     ways = [way for way in row.ways if way in EQUAL and not (options.get("env") == "Pendulum-v1" and "mujoco" in way)]
@@ -55,7 +53,6 @@ def test_trainings_learn_the_same_on_environments_of_vecrl(row: Any) -> None:
     for way in [way for way in row.ways if "RolloutWorkers" in way or way.startswith("vecrl, ")]:
         if way not in EQUAL:
             assert _curve(program, way, options)
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.peers

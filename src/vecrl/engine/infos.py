@@ -93,11 +93,15 @@ class Infos:
 
     def items(self) -> Iterator[tuple[int, Info]]:
         """Yields `(env_id, info)` of every environment with a non-empty info. Numbers of batches are NumPy scalars."""
+        yield from self._unpacked()
+        yield from self.dicts
+
+    def _unpacked(self) -> Iterator[tuple[int, InfoDict]]:
+        """Yields `(env_id, info)` of the batches, as new dicts."""
         for batch in self.batches:
             names = batch.data.dtype.names or ()
             for offset, row in enumerate(batch.data):
                 yield batch.start + offset, dict(zip(names, row, strict=True))
-        yield from self.dicts
 
     def dicts_of(self, ids: Sequence[int], shared: bool) -> list[InfoDict]:
         """Returns a new dict for each of `ids`; an empty one where there is no info.
@@ -106,7 +110,7 @@ class Infos:
             ids: the environments.
             shared: whether environments may change their dicts later, as those of this process do.
         """
-        dicts: dict[int, Any] = dict(self.items())  # those of batches are new
+        dicts = dict(self._unpacked())
         copy: Callable[[Info], Any] = copy_nested if shared else dict
         dicts.update((env_id, copy(info)) for env_id, info in self.dicts)
         return [dicts.get(i, {}) for i in ids]

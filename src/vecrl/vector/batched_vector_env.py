@@ -387,8 +387,7 @@ def _numpy_info(info: Info, num_envs: int) -> InfoDict:
             continue
         else:
             mask = all_rows = ~np.zeros(num_envs, bool) if all_rows is None else all_rows  # faster than `ones`
-        is_plain = type(value) is np.ndarray and key != "final_obs"
-        result[key], result[mask_key] = value if is_plain else _numpy_entry(key, value, mask), mask.copy()
+        result[key], result[mask_key] = _numpy_entry(key, value, mask), mask.copy()
     if "final_obs" in result:
         step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
         result |= {"final_info": step_info, "_final_info": result["_final_obs"]}
@@ -401,6 +400,8 @@ def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
         for row in np.flatnonzero(mask).tolist():
             rows[row] = arrays[row] if isinstance(arrays, np.ndarray) else map_tree(itemgetter(row), arrays)
         return rows
+    if isinstance(value, np.ndarray):  # before the mappings, which take longer to rule out
+        return value
     if isinstance(value, Tensor):
         return on_host(value)
     if isinstance(value, Mapping):

@@ -32,7 +32,7 @@ from .policy_copy import PolicyCopy
 from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pickled
 from .rollout_data import Rollout, RolloutRecorder, concat_rollouts
 from .vector_env import EnvFn
-from .worker_pools import AnyPool, parts_of_functions, parts_of_name
+from .worker_pools import AnyPool, parts_of
 
 PolicyFn = Callable[..., Any]
 """Returns the actions for a batch of observations `[k, ...]`, and more: see `RolloutWorkers`."""
@@ -131,21 +131,12 @@ class RolloutWorkers:
         check_callable("policy", policy)
         if isinstance(policy, type):
             raise TypeError(f"Expected a policy, got the class {policy.__name__}. Give an instance of it.")
-        if not isinstance(env_options, Mapping | None):
-            raise TypeError(
-                f"Expected env_options to be a dict of arguments of the simulator, got {env_options!r:.80}."
-            )
         entry = backend_entry(backend)
         inner = replace(STEPS_IN_WORKER, on_failure=on_failure, restarts_per_hour=restarts_per_hour)
         outer = _outer_options(backend, pool_options)
-        if isinstance(env_fns, str):
-            with explained_arguments(env_fns, env_options or {}):
-                parts = parts_of_name(env_fns, num_envs, env_options or {}, backend, num_workers, inner)
-        elif num_envs is not None or env_options is not None:
-            argument = "env_options" if num_envs is None else "num_envs"
-            raise ValueError(f"Expected no {argument} with functions that make environments, got it. Omit it.")
-        else:
-            parts = parts_of_functions(env_fns, backend, num_workers, inner)
+        name = env_fns if isinstance(env_fns, str) else ""
+        with explained_arguments(name, env_options or {}):
+            parts = parts_of(env_fns, num_envs, env_options, backend, num_workers, inner)
         self._worker_bounds = [0, *(ids.stop for _, ids in parts)]
         self.num_envs = self._worker_bounds[-1]
         seeds_of(seed, self.num_envs)
@@ -163,7 +154,7 @@ class RolloutWorkers:
         self._needs_reset = False  # whether the last call did not complete
         self._is_iterated = False  # whether an iterator of `rollouts` is used
         self._late_error: WorkerError | None = None  # of a rollout that was dropped
-        with explained_arguments(env_fns if isinstance(env_fns, str) else "", env_options or {}):
+        with explained_arguments(name, env_options or {}):
             self._workers = RemoteWorkerGroup(makers, outer, _ADVICE)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):

@@ -184,13 +184,13 @@ class RolloutRecorder:
             The final observations of the episodes that it ended; None if there are none.
         """
         step, done_ids = len(self._transitions), transition.episodes.ids
-        if self._extras and extras.keys() != self._extras[0].keys():
-            before = list(self._extras[0])
-            raise SpaceError(f"Expected the policy to return the extras {before} in each step, got {list(extras)}.")
-        if own := _FIELDS & extras.keys():
+        if not self._extras and (own := _FIELDS & extras.keys()):
             raise SpaceError(
                 f"Expected extras of the policy with other names than a rollout's, got {min(own)!r}. Rename it."
             )
+        if self._extras and extras.keys() != self._extras[0].keys():
+            before = list(self._extras[0])
+            raise SpaceError(f"Expected the policy to return the extras {before} in each step, got {list(extras)}.")
         self._extras.append(extras)
         self._actions.store(step, action)
         self._transitions.append(transition)

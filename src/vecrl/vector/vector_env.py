@@ -114,7 +114,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         pool = Pool(
             makers,
             backend,
-            infos=self._info_form(backend) if not empty_info else False,
+            infos=not empty_info and self._info_form(backend),
             check_nan=check_nan,
             step_timeout=step_timeout,
             on_failure=on_failure,

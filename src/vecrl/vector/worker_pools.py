@@ -24,13 +24,37 @@ if TYPE_CHECKING:
 AnyPool: TypeAlias = "Pool | EpisodePool"
 WorkerParts: TypeAlias = list[tuple[Callable[[], AnyPool], range]]
 """For each worker, what makes its pool, and the numbers of its environments."""
-_OWN_ARGUMENTS = "num_envs", "infos"  # of simulators, which `parts_of_name` gives
+_OWN_ARGUMENTS = "num_envs", "infos"  # of simulators, which `_parts_of_name` gives
 
 
-def parts_of_functions(
+def parts_of(
+    env_fns: Iterable[EnvFn] | str,
+    num_envs: int | None,
+    env_options: Mapping[str, Any] | None,
+    backend: BackendName,
+    num_workers: int | None,
+    options: PoolOptions,
+) -> WorkerParts:
+    """Returns the parts of environments that functions make, or of a name; `options` are those of each worker's pool.
+
+    Raises:
+        ValueError: the name is unknown, or an argument does not apply to it, or to functions.
+        TypeError: the simulator does not take an argument.
+        VersionError: (an ImportError) a batch needs torch, and it is not installed.
+    """
+    if not isinstance(env_options, Mapping | None):
+        raise TypeError(f"Expected env_options to be a dict of arguments of the simulator, got {env_options!r:.80}.")
+    if isinstance(env_fns, str):
+        return _parts_of_name(env_fns, num_envs, env_options or {}, backend, num_workers, options)
+    if num_envs is not None or env_options is not None:
+        argument = "env_options" if num_envs is None else "num_envs"
+        raise ValueError(f"Expected no {argument} with functions that make environments, got it. Omit it.")
+    return _parts_of_functions(env_fns, backend, num_workers, options)
+
+
+def _parts_of_functions(
     env_fns: Iterable[EnvFn], backend: BackendName, num_workers: int | None, options: PoolOptions
 ) -> WorkerParts:
-    """Returns the parts of environments that functions make."""
     parts: WorkerParts = []
     start = 0
     for maker in split_env_fns(env_fns, backend, num_workers):
@@ -40,7 +64,7 @@ def parts_of_functions(
     return parts
 
 
-def parts_of_name(
+def _parts_of_name(
     name: str,
     num_envs: int | None,
     env_options: Mapping[str, Any],
@@ -48,13 +72,6 @@ def parts_of_name(
     num_workers: int | None,
     options: PoolOptions,
 ) -> WorkerParts:
-    """Returns the parts of environments of a name: Python environments, or rows of a batched simulator.
-
-    Raises:
-        ValueError: the name is unknown, or an argument does not apply to it.
-        TypeError: the simulator does not take an argument.
-        VersionError: (an ImportError) a batch needs torch, and it is not installed.
-    """
     entry, env_name = find_entry(name)
     if num_envs is None:
         raise ValueError(f"Expected num_envs with the name {name!r}, got none. Give the number of environments.")
@@ -63,7 +80,7 @@ def parts_of_name(
         raise TypeError(f"Expected arguments of {name!r} in env_options, got {own[0]!r}, which is set here. Omit it.")
     if entry.env_fn is not None:
         env_fn = entry.env_fn(env_name, **env_options)
-        return parts_of_functions([env_fn] * num_envs, backend, num_workers, options)
+        return _parts_of_functions([env_fn] * num_envs, backend, num_workers, options)
     if entry.make_batch is None:
         raise ValueError(
             f"Expected an environment that workers can make, got {name!r}, of which only a maker is registered. "
