@@ -9,6 +9,7 @@ partial steps and states itself. This module must not know workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from ...specs import TensorSpec
 from ...specs.dtypes import torch_dtype
 from ..base import EnvBase, UnwrappedGymEnv, upper_modules
 from ..entries.records import Entries, Record, next_root
-from ..entries.row_masks import check_not_done
+from ..entries.row_masks import any_true, check_not_done
 from .autograd_graphs import Graphs
 from .codecs import GymCodec
 from .entry_layout import NEXT, Path, Space, paths_of, plain_array
@@ -32,6 +33,7 @@ from .tensordict_rows import Options, RowData, TensorDictRows
 
 Failures = list[tuple[int, BaseException]]
 """Rows, each with its exception."""
+_version = attrgetter("_version")
 _COMPARABLE = (bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size, type, TensorSpec)
 
 
@@ -141,12 +143,12 @@ class StackedRows(TensorDictRows):
 
     def _copy_for_caller(self, entries: Entries) -> Entries:
         """Returns copies of the entries that the specs name. `_root` keeps the originals for the next step."""
-        keys = [writer.key for writer in self._writers if writer.key in entries]
-        values = [entries[key] for key in keys]
-        return {
-            key: (value.detach() if value.requires_grad else value).clone(memory_format=torch.contiguous_format)
-            for key, value in zip(keys, values, strict=True)
-        }
+        copies: Entries = {}
+        for writer in self._writers:
+            if (value := entries.get(writer.key)) is not None:
+                value = value.detach() if value.requires_grad else value
+                copies[writer.key] = value.clone(memory_format=torch.contiguous_format)
+        return copies
 
     def root_by_row(self) -> RowData:
         """Returns `roots`, which may be changed; the root of all rows is split first."""
@@ -202,7 +204,9 @@ class StackedRows(TensorDictRows):
     def _gym_actions(self, root: Entries) -> Sequence[Any] | None:
         """Returns the actions of the gymnasium environments; None if they do not fit, which an environment reports."""
         try:
-            return list(self._codec.inputs(self._first_env.transform.inv(Record(root, self._size))))
+            transform = self._first_env.transform
+            inputs: Any = transform.inv(Record(root, self._size)) if transform._has_inverse else root
+            return list(self._codec.inputs(inputs))
         except BaseException as error:
             raise_if_of_caller(error)
             return None
@@ -216,7 +220,8 @@ class StackedRows(TensorDictRows):
         next_record = self._for_rows(self._first_env.transform._step, self._all_rows, failures, root, entries)
         self._root = root = next_root(self._first_env._record_keys, root, next_record)
         ok_rows: Sequence[int] = self._all_rows
-        done_rows: list[int] = next_record["done"].reshape(-1).nonzero()[:, 0].tolist()
+        done = next_record["done"]
+        done_rows: list[int] = done.reshape(-1).nonzero()[:, 0].tolist() if any_true(done) else []
         if failures:
             failed = {row for row, _ in failures}
             ok_rows = [row for row in ok_rows if row not in failed]
@@ -376,11 +381,11 @@ class SettingsComparison:
         return self._are_equal
 
     def _count_changes_of_process(self) -> int:
-        return self._envs[0].transform.total_changes + sum(tensor._version for tensor in self._tensors)
+        return self._envs[0].transform.total_changes + sum(map(_version, self._tensors))
 
     def _count_changes(self) -> int:
         num_changes = sum(getattr(part, "num_changes", 0) for part in self._parts)
-        return num_changes + sum(tensor._version for tensor in self._tensors)
+        return num_changes + sum(map(_version, self._tensors))
 
 
 def equal_settings(a: Any, b: Any) -> bool:
