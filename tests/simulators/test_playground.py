@@ -5,10 +5,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from tensordict import TensorDict
 
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.envs import MujocoPlaygroundEnv, MujocoPlaygroundWrapper, check_env_specs
+from vecrl.envs import (
+    MujocoPlaygroundAgentMapping,
+    MujocoPlaygroundAgentSpec,
+    MujocoPlaygroundEnv,
+    MujocoPlaygroundWrapper,
+    check_env_specs,
+)
 from vecrl.envs.seed_chain import seed_chain
+from vecrl.errors import SpaceError
 from vecrl.simulators.playground import make_batch, make_task, names
 from vecrl.specs import Bounded
 
@@ -131,3 +139,33 @@ def test_errors(cart):
         make_batch("nothing", 2)
     with pytest.raises(ValueError, match=r"Expected actions of shape \[2, 1\]"):
         cart.step(torch.zeros(3, 1))
+
+
+def test_agents():
+    """Each agent gets its part of the robot's observation, and the common reward; actions are joined."""
+    parts = [MujocoPlaygroundAgentSpec("x", [0], [0, 2]), MujocoPlaygroundAgentSpec("y", [1], [1, 3])]
+    mapping = MujocoPlaygroundAgentMapping(parts)
+    envs = [
+        MujocoPlaygroundEnv("PointMass", batch_size=[2], episode_length=4, agent_mapping=agents)
+        for agents in (None, mapping)
+    ]
+    for env in envs:
+        env.set_seed(3)
+    torch.manual_seed(0)
+    robot = envs[0].rollout(6, break_when_any_done=False)
+    actions = [
+        TensorDict({"x": {"action": a[:, :1]}, "y": {"action": a[:, 1:]}}, [2]) for a in robot["action"].unbind(1)
+    ]
+    agents = envs[1].rollout(6, actions=actions, break_when_any_done=False)
+    for source, expected in ((agents, robot), (agents["next"], robot["next"])):
+        for axis, name in enumerate(("x", "y")):
+            assert torch.equal(source[name, "observation"], expected["observation"][..., axis::2])
+        assert torch.equal(source["done"], expected["done"])
+    assert torch.equal(agents["next", "x", "reward"], robot["next", "reward"])
+    assert torch.equal(agents["next", "y", "reward"], robot["next", "reward"])
+    check_env_specs(envs[1])
+    assert envs[1].rollout(2)["y", "action"].shape == (2, 2, 1)
+    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2, 1\) at \('x', 'action'\), got none"):
+        envs[1].step(envs[1].reset())
+    for env in envs:
+        env.close()

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         SMACv2Env,
         SMACv2Wrapper,
     )
+    from .libs.agent_mapping import MujocoPlaygroundAgentMapping, MujocoPlaygroundAgentSpec
     from .libs.brax import BraxEnv, BraxWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
@@ -97,6 +98,8 @@ __all__ = [
     "MeltingpotEnv",
     "MeltingpotWrapper",
     "ModelBasedEnvBase",
+    "MujocoPlaygroundAgentMapping",
+    "MujocoPlaygroundAgentSpec",
     "MujocoPlaygroundEnv",
     "MujocoPlaygroundWrapper",
     "MultiThreadedEnv",

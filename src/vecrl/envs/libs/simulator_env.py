@@ -150,7 +150,9 @@ class SimulatorEnv(GymLikeEnv):
         flag = Categorical(2, (1,), dtype=torch.bool, device=spec_device)
         self.full_done_spec = self._batched(Composite({name: flag.clone() for name in FLAGS}))
         self._encoders = [] if self.from_pixels and self.pixels_only else self._make_encoders(obs_spec)
-        self._decoders = self._make_decoders()
+        is_nested = not self._action_layout.flat
+        paths = [tuple(map(str, leaf.path)) if is_nested else "action" for leaf in self._action_layout.leaves]
+        self._decoders = self._make_decoders(paths)
 
     def _make_encoders(self, obs_spec: TensorSpec) -> list[tuple[Key, Callable[[Tensor], Tensor]]]:
         """Returns the keys of the observation leaves, and functions of leaves of all rows."""
@@ -161,10 +163,8 @@ class SimulatorEnv(GymLikeEnv):
             encoders.append((key, partial(_encode, spec, self.batch_size)))
         return encoders
 
-    def _make_decoders(self) -> list[tuple[Key, Callable[[Tensor], Tensor]]]:
-        """Returns the keys of the action leaves, and functions from entries to actions of all rows."""
-        is_nested = not self._action_layout.flat
-        keys = [tuple(map(str, leaf.path)) if is_nested else "action" for leaf in self._action_layout.leaves]
+    def _make_decoders(self, keys: Sequence[Key]) -> list[tuple[Key, Callable[[Tensor], Tensor]]]:
+        """Returns the keys of actions, and functions from entries to actions of all rows."""
         return [(key, partial(_decode, self.full_action_spec[key], key, self.batch_size)) for key in keys]
 
     # -- resets and steps
