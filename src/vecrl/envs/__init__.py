@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .libs.agent_mapping import MujocoPlaygroundAgentMapping, MujocoPlaygroundAgentSpec
     from .libs.brax import BraxEnv, BraxWrapper
     from .libs.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
+    from .libs.genesis import GenesisEnv, GenesisWrapper
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
     from .libs.gym_libraries import DMControlEnv, DMControlWrapper, HabitatEnv, MOGymEnv, MOGymWrapper, RoboHiveEnv
     from .libs.isaac import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper
@@ -80,6 +81,8 @@ __all__ = [
     "EnvMetaData",
     "ExplorationType",
     "FinancialRegimeEnv",
+    "GenesisEnv",
+    "GenesisWrapper",
     "GymEnv",
     "GymLikeEnv",
     "GymWrapper",

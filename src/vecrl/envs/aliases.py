@@ -23,6 +23,7 @@ LIBRARIES = {
     ),
     "brax": ("BraxEnv", "BraxWrapper"),
     "envpool": ("MultiThreadedEnv", "MultiThreadedEnvWrapper"),
+    "genesis": ("GenesisEnv", "GenesisWrapper"),
     "gym": ("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"),
     "gym_libraries": (
         *("DMControlEnv", "DMControlWrapper", "HabitatEnv", "MOGymEnv", "MOGymWrapper", "ProcgenEnv", "ProcgenWrapper"),
@@ -58,7 +59,7 @@ _PATHS = {
         envs.custom.mujoco.walker envs.custom.tictactoeenv envs.custom.vla
         """,
     "vecrl.envs.libs": """
-        envs.libs.craftground envs.libs.dm_control envs.libs.genesis envs.libs.habitat envs.libs.isaac_lab
+        envs.libs.craftground envs.libs.dm_control envs.libs.habitat envs.libs.isaac_lab
         envs.libs.isaacgym envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.meltingpot
         envs.libs.mjlab envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
         envs.libs.safety_gymnasium envs.libs.smacv2 envs.libs.utils
@@ -116,7 +117,7 @@ ABSENT: dict[str, str] = {
     **dict.fromkeys(("HumanoidMacroAction", "RobotMacroAction", "RobotMacroActionMode"), _MACRO),
     "SatelliteMacroAction": _MACRO,
     **dict.fromkeys(("RayTransform", "RayModuleTransform"), "Use ParallelEnv(..., backend='ray')"),
-    **dict.fromkeys(("CraftGroundEnv", "CraftGroundWrapper", "GenesisEnv", "GenesisWrapper"), _NO_LIBRARY),
+    **dict.fromkeys(("CraftGroundEnv", "CraftGroundWrapper"), _NO_LIBRARY),
     **dict.fromkeys(("LBForagingEnv", "LBForagingWrapper", "LiberoEnv", "LiberoWrapper"), _NO_LIBRARY),
     **dict.fromkeys(("MJLabEnv", "MJLabWrapper"), _NO_LIBRARY),
     "WorldModelEnv": _NOT_THERE,
