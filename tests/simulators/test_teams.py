@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from vecrl.envs import check_env_specs
-from vecrl.envs.libs.agent_libraries import LevelBasedForagingEnv, RwareEnv
+from vecrl.envs import LBForagingEnv, LBForagingWrapper, check_env_specs
+from vecrl.envs.libs.agent_libraries import RwareEnv
 from vecrl.simulators.gymnasium.libraries import env_fn, names
 from vecrl.vector import VectorEnv, make_vector_env
 
@@ -48,14 +48,34 @@ def test_three_hundred_steps_equal_those_of_the_library(library):
     assert ends > 2
 
 
-@pytest.mark.parametrize(("cls", "library"), [(RwareEnv, "rware"), (LevelBasedForagingEnv, "lbforaging")])
-def test_agents_are_a_group_over_tensordicts(cls, library):
+@pytest.mark.parametrize(
+    ("cls", "library", "group"), [(RwareEnv, "rware", "agent"), (LBForagingEnv, "lbforaging", "agents")]
+)
+def test_agents_are_a_group_over_tensordicts(cls, library, group):
     env = cls(EXAMPLES[library], max_episode_steps=5, seed=1)
     check_env_specs(env)
     rollout = env.rollout(8)
-    assert rollout["next", "agent", "reward"].shape == (5, 2, 1)
+    assert rollout["next", group, "reward"].shape == (5, 2, 1)
     assert rollout["next", "truncated"][-1].all()
     assert env.libname == library
+    assert EXAMPLES[library] in cls.available_envs
+
+
+def test_wrapped_foraging_has_the_entries_of_torchrl():
+    env = LBForagingWrapper(gymnasium.make(EXAMPLES["lbforaging"]), categorical_actions=False, seed=2)
+    check_env_specs(env)
+    rollout = env.rollout(60)
+    assert env.group_map == {"agents": list(AGENTS)}
+    assert rollout["agents", "action"].shape[1:] == (2, 6)
+    assert set(rollout["next"].keys(True, True)) == {
+        *("done", "terminated", "truncated", ("agents", "observation"), ("agents", "reward")),
+    }
+    assert len(rollout) <= 50
+    wrapped = LBForagingWrapper(gymnasium.make(EXAMPLES["lbforaging"]), seed=2).reset()
+    by_name = LBForagingEnv(EXAMPLES["lbforaging"], seed=2).reset()
+    assert by_name["agents", "observation"].equal(wrapped["agents", "observation"])
+    with pytest.raises(TypeError, match=r"Expected an environment of lbforaging, got None\. LBForagingEnv makes one"):
+        LBForagingWrapper()
 
 
 def test_a_seed_gives_one_map_whatever_was_before():

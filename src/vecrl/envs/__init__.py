@@ -43,6 +43,8 @@ from .utils import (
 
 if TYPE_CHECKING:
     from .libs.agent_libraries import (
+        LBForagingEnv,
+        LBForagingWrapper,
         MeltingpotEnv,
         MeltingpotWrapper,
         PettingZooEnv,
@@ -93,6 +95,8 @@ __all__ = [
     "IsaacLabWrapper",
     "JumanjiEnv",
     "JumanjiWrapper",
+    "LBForagingEnv",
+    "LBForagingWrapper",
     "LLMEnv",
     "LLMHashingEnv",
     "MOGymEnv",

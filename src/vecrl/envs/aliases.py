@@ -19,7 +19,8 @@ from typing import Any
 
 LIBRARIES = {
     "agent_libraries": (
-        *("MeltingpotEnv", "MeltingpotWrapper", "PettingZooEnv", "PettingZooWrapper", "SMACv2Env", "SMACv2Wrapper"),
+        *("LBForagingEnv", "LBForagingWrapper", "MeltingpotEnv", "MeltingpotWrapper", "PettingZooEnv"),
+        *("PettingZooWrapper", "SMACv2Env", "SMACv2Wrapper"),
     ),
     "brax": ("BraxEnv", "BraxWrapper"),
     "envpool": ("MultiThreadedEnv", "MultiThreadedEnvWrapper"),
@@ -118,7 +119,7 @@ ABSENT: dict[str, str] = {
     "SatelliteMacroAction": _MACRO,
     **dict.fromkeys(("RayTransform", "RayModuleTransform"), "Use ParallelEnv(..., backend='ray')"),
     **dict.fromkeys(("CraftGroundEnv", "CraftGroundWrapper"), _NO_LIBRARY),
-    **dict.fromkeys(("LBForagingEnv", "LBForagingWrapper", "LiberoEnv", "LiberoWrapper"), _NO_LIBRARY),
+    **dict.fromkeys(("LiberoEnv", "LiberoWrapper"), _NO_LIBRARY),
     **dict.fromkeys(("MJLabEnv", "MJLabWrapper"), _NO_LIBRARY),
     "WorldModelEnv": _NOT_THERE,
     **dict.fromkeys(("ActionChunkTransform", "ActionTokenizerTransform", "DecodeVideoTransform"), _NOT_THERE),

@@ -489,7 +489,7 @@ register(
     "lbforaging",
     summary="level-based foraging of several agents",
     extra="lbforaging",
-    env_class="agent_libraries:LevelBasedForagingEnv",
+    env_class="agent_libraries:LBForagingEnv",
     example="Foraging-8x8-2p-1f-v3",
     requires=["lbforaging"],
     **_single(".gymnasium.libraries", library="lbforaging"),

@@ -19,6 +19,8 @@ from ..engine.space_layout import AnySpace
 from ..gym_interface import Env
 from .agents import AgentsEnv, ByAgent
 
+FORAGING_LIMIT = "_max_episode_steps"
+"""The attribute of environments of lbforaging with their time limit."""
 _RESETS = threading.Lock()  # rware counts the agents of a reset in attributes of classes
 
 
@@ -94,9 +96,14 @@ def make_agents(
     Raises:
         ValueError: there is no such render mode.
     """
+    env = gymnasium.make(name, **kwargs)
+    return as_agents(env, limit, render_mode, max_episode_steps)
+
+
+def as_agents(env: Any, limit: str, render_mode: str | None = None, max_episode_steps: int | None = None) -> AgentsEnv:
+    """Returns a team that is made already with gymnasium's interface; see `make_agents`."""
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"Expected render_mode to be None or 'rgb_array', got {render_mode!r}.")
-    env: Any = gymnasium.make(name, **kwargs)
     steps = getattr(env.unwrapped, limit) if max_episode_steps is None else max_episode_steps
     setattr(env.unwrapped, limit, sys.maxsize)
     return AgentsEnv(Team(gymnasium.wrappers.TimeLimit(env.unwrapped, steps) if steps else env, render_mode))

@@ -5,6 +5,7 @@ A library is imported when an environment is made.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 
 from ...simulators import meltingpot, pettingzoo, smacv2
 from ...simulators.agents import ByAgent, TurnBasedAgents
-from ...simulators.gymnasium.libraries import PLUGINS, env_fn
+from ...simulators.gymnasium.libraries import PLUGINS, env_fn, names
+from ...simulators.teams import FORAGING_LIMIT, as_agents
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ..library_env import pop_env_arguments
 from ..marl_groups import MarlGroupMapType
@@ -321,48 +323,85 @@ class SMACv2Env(SMACv2Wrapper):
         self._set_up(agents, categorical_actions, base_kwargs)
 
 
-class TeamEnv(PettingZooWrapper):
-    """A team of agents that act together, made by the name of its environment; see `PettingZooWrapper` for the entries.
+class RwareEnv(PettingZooWrapper):
+    """Robots in a warehouse, such as "rware-tiny-2ag-v2"; see `PettingZooWrapper` for the entries.
 
     Args:
         task: the name.
-        library: "rware" or "lbforaging".
         kwargs: `from_pixels`, those of `PettingZooWrapper` and of `EnvBase`; all others are passed to the environment.
 
     Raises:
         VersionError: the library is not installed.
         ValueError: there is no environment of that name.
 
-    >>> TeamEnv("rware-tiny-2ag-v2", "rware").group_map  # doctest: +SKIP
+    >>> RwareEnv("rware-tiny-2ag-v2").group_map  # doctest: +SKIP
     {'agent': ['agent_0', 'agent_1']}
     """
 
-    def __init__(self, task: str, library: str, **kwargs: Any):
-        own = {name: kwargs.pop(name) for name in _OF_WRAPPER if name in kwargs}
-        env_arguments = pop_env_arguments(kwargs, "from_pixels")
-        if env_arguments.get("from_pixels"):
-            kwargs.setdefault("render_mode", "rgb_array")
-        env_fn(task, library=library)  # imports the library, and checks the name
-        make: Any = PLUGINS[library].make
-        super().__init__(make(task, disable_env_checker=True, **kwargs).agents_env, **own, **env_arguments)
+    libname = "rware"
+    available_envs: Any = AvailableEnvs(partial(names, "rware"))
+
+    def __init__(self, task: str, **kwargs: Any):
+        team, kwargs = _make_team(task, "rware", kwargs)
+        super().__init__(team, **kwargs)
+
+
+class LBForagingWrapper(PettingZooWrapper):
+    """An environment of level-based foraging; see `PettingZooWrapper` for the entries.
+
+    All agents are in the group "agents". Flags are at the root only, since an episode ends for all agents at once: at
+    the time limit it is truncated.
+
+    Args:
+        env: made by `gymnasium.make("Foraging-8x8-2p-1f-v3")`.
+        kwargs: arguments of `PettingZooWrapper`.
+
+    Raises:
+        TypeError: this is no environment of lbforaging.
+    """
+
+    libname = "lbforaging"
+    has_agent_flags = False
+    git_url = "https://github.com/semitable/lb-foraging"
+    available_envs: Any = AvailableEnvs(partial(names, "lbforaging"))
+
+    def __init__(self, env: Any = None, **kwargs: Any):
+        if not hasattr(getattr(env, "unwrapped", None), FORAGING_LIMIT):
+            raise TypeError(f"Expected an environment of lbforaging, got {env!r:.80}. LBForagingEnv makes one by name.")
+        self._set_up_team(as_agents(env, FORAGING_LIMIT, env.render_mode).agents_env, kwargs)
+
+    def _set_up_team(self, team: Any, kwargs: dict[str, Any]) -> None:
+        PettingZooWrapper.__init__(self, team, **{"group_map": MarlGroupMapType.ALL_IN_ONE_GROUP, **kwargs})
+
+
+class LBForagingEnv(LBForagingWrapper):
+    """An environment of level-based foraging, made by its name; see `LBForagingWrapper`.
+
+    Args:
+        env_name: the name, such as "Foraging-8x8-2p-1f-v3".
+        kwargs: as of `RwareEnv`.
+
+    Raises:
+        VersionError: the library is not installed.
+        ValueError: there is no environment of that name.
+
+    >>> LBForagingEnv("Foraging-8x8-2p-1f-v3").group_map  # doctest: +SKIP
+    {'agents': ['agent_0', 'agent_1']}
+    """
+
+    def __init__(self, env_name: str, **kwargs: Any):
+        self._set_up_team(*_make_team(env_name, "lbforaging", kwargs))
 
 
 _OF_WRAPPER = "return_state", "group_map", "use_mask", "categorical_actions", "seed", "done_on_any"
 
 
-class RwareEnv(TeamEnv):
-    """Robots in a warehouse, such as "rware-tiny-2ag-v2"; see `TeamEnv`."""
-
-    libname = "rware"
-
-    def __init__(self, task: str, **kwargs: Any):
-        super().__init__(task, "rware", **kwargs)
-
-
-class LevelBasedForagingEnv(TeamEnv):
-    """Agents that collect food, such as "Foraging-8x8-2p-1f-v3"; see `TeamEnv`."""
-
-    libname = "lbforaging"
-
-    def __init__(self, task: str, **kwargs: Any):
-        super().__init__(task, "lbforaging", **kwargs)
+def _make_team(task: str, library: str, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Makes a team by the name of its environment. Returns it, and the arguments of `PettingZooWrapper`."""
+    own = {name: kwargs.pop(name) for name in _OF_WRAPPER if name in kwargs}
+    env_arguments = pop_env_arguments(kwargs, "from_pixels")
+    if env_arguments.get("from_pixels"):
+        kwargs.setdefault("render_mode", "rgb_array")
+    env_fn(task, library=library)  # imports the library, and checks the name
+    make: Any = PLUGINS[library].make
+    return make(task, disable_env_checker=True, **kwargs).agents_env, own | env_arguments

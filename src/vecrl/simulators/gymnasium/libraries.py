@@ -24,7 +24,7 @@ from ...gym_interface import Env
 from ...imports import import_library
 from ...registries import check_name
 from ..robohive import make_robohive
-from ..teams import make_agents
+from ..teams import FORAGING_LIMIT, make_agents
 from . import library_adapters as adapters
 from .make import apply_pixel_wrappers
 from .make import make as make_by_id
@@ -225,9 +225,7 @@ PLUGINS = {
     "pusht": Plugin("gym_pusht", "pusht", importing=adapters.repair_pymunk),
     "panda": Plugin("panda_gym", "panda", unavailable="Flip", adapt=adapters.SeededResets),  # a texture is missing
     "rware": Plugin("rware", "rware", make=partial(make_agents, limit="max_steps"), registry=""),
-    "lbforaging": Plugin(
-        "lbforaging", "lbforaging", make=partial(make_agents, limit="_max_episode_steps"), registry=""
-    ),
+    "lbforaging": Plugin("lbforaging", "lbforaging", make=partial(make_agents, limit=FORAGING_LIMIT), registry=""),
     "retro": Plugin("stable_retro", "retro", make=adapters.make_retro, names=adapters.retro_games, registry=""),
     "habitat": Plugin(
         "habitat.gym",
