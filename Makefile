@@ -40,7 +40,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vecrl-tests
 
 # Tests without a mark of a group that has an environment of its own.
 NO_GROUP := not brax_v1 and not ray and not loggers and not vision and not language and not simulators \
-	and not unity and not genesis and not old_pythons and not peers and not packages
+	and not unity and not genesis and not mjlab and not old_pythons and not peers and not packages
 
 # One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1
@@ -69,8 +69,8 @@ VERSIONS := .venv-oldest $(NEWEST)
 
 # Groups of tests. Those that use both cores run one after another, the others in pairs.
 LARGE_GROUPS := main simulators old-tensordict peers ray both-ends
-SMALL_GROUPS := old-pythons brax-v1 genesis unity packages
-ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis \
+SMALL_GROUPS := old-pythons brax-v1 genesis mjlab unity packages
+ENVIRONMENTS = .venv .venv-simulators .venv-peers .venv-old-tensordict .venv-unity .venv-brax-v1 .venv-genesis .venv-mjlab \
 	$(if $(PYTHON37),.venv-py37) $(if $(PYTHON310),.venv-py310) $(VERSIONS)
 
 .PHONY: demo test test-all test-versions environments $(LARGE_GROUPS:%=test-%) $(SMALL_GROUPS:%=test-%) check format bench docs clean
@@ -117,6 +117,11 @@ test-simulators: .venv-simulators/.ready
 test-genesis: .venv-genesis/.ready
 	SIMULATOR_TABLE=.scratch/genesis $(call pytest,.venv-genesis) -m genesis tests/simulators
 	.venv-genesis/bin/python tools/simulator_table.py .scratch/genesis --check
+
+# The first task compiles kernels for half a minute, so all tests run in one process.
+test-mjlab: .venv-mjlab/.ready
+	SIMULATOR_TABLE=.scratch/mjlab $(call pytest,.venv-mjlab) -m mjlab tests/simulators
+	.venv-mjlab/bin/python tools/simulator_table.py .scratch/mjlab --check
 
 test-brax-v1: export JAX_COMPILATION_CACHE_DIR := $(CACHE)/jax
 test-brax-v1: .venv-brax-v1/.ready
@@ -233,6 +238,11 @@ docs: .venv/.ready
 .venv-genesis/.ready: constraints-genesis.txt pyproject.toml .venv-tools/.ready
 	$(make_environment)
 	$(install) --constraint constraints-genesis.txt --editable ".[cli,classic,genesis,test]"
+	touch $@
+
+.venv-mjlab/.ready: constraints-mjlab.txt pyproject.toml .venv-tools/.ready
+	$(make_environment)
+	$(install) --constraint constraints-mjlab.txt --editable ".[cli,classic,mjlab,test]"
 	touch $@
 
 # mlagents-envs declares older versions of Python, NumPy and others than it needs, and so is installed by itself.

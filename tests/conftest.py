@@ -38,6 +38,7 @@ GROUPS = (
     "simulators",
     "unity",
     "genesis",
+    "mjlab",
     "old_pythons",
     "brax_v1",
 )

@@ -415,6 +415,7 @@ SIMULATOR_LIBRARIES = {
     "vmas_state": {"torch"},
     "isaac": {"isaaclab", "torch"},
     "genesis": {"torch"},
+    "mjlab": {"torch"},
     "genesis_tasks": {"torch"},
     "unity": {"mlagents_envs"},
     "unity_player": {"mlagents_envs", "grpc"},

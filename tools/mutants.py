@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-GROUPS = "not simulators and not unity and not genesis and not old_pythons and not brax_v1 and not packages"
-MARKS = f"{GROUPS} and not ray and not peers and not torchrl and not loggers and not vision and not language"
+GROUPS = "not simulators and not unity and not genesis and not mjlab and not old_pythons and not brax_v1"
+MARKS = (
+    f"{GROUPS} and not packages and not ray and not peers and not torchrl and not loggers and not vision "
+    "and not language"
+)
 
 
 class Mutant(NamedTuple):

@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "panda": {"max_episode_steps": 12},
     },
     "genesis": {"genesis": {"max_episode_steps": 12}},
+    "mjlab": {"mjlab": {"max_episode_steps": 12}},
     "brax_v1": {"brax::old": {"episode_length": 12}},
     "unity": {"unity": {"timeout": 20, "additional_args": ["--steps", "3"]}},
     "old_pythons": {"safety": {"max_episode_steps": 12}, "roboschool": {}},

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .libs.isaac import IsaacGymEnv, IsaacGymWrapper, IsaacLabWrapper
     from .libs.jumanji import JumanjiEnv, JumanjiWrapper
     from .libs.make_env import env_maker, make_env
+    from .libs.mjlab import MJLabEnv, MJLabWrapper
     from .libs.native import NativeEnv
     from .libs.openml import OpenMLEnv
     from .libs.openspiel import OpenSpielEnv, OpenSpielWrapper
@@ -99,6 +100,8 @@ __all__ = [
     "LBForagingWrapper",
     "LLMEnv",
     "LLMHashingEnv",
+    "MJLabEnv",
+    "MJLabWrapper",
     "MOGymEnv",
     "MOGymWrapper",
     "MarlGroupMapType",

@@ -33,6 +33,7 @@ LIBRARIES = {
     "isaac": ("IsaacGymEnv", "IsaacGymWrapper", "IsaacLabWrapper"),
     "jumanji": ("JumanjiEnv", "JumanjiWrapper"),
     "make_env": ("env_maker", "make_env"),
+    "mjlab": ("MJLabEnv", "MJLabWrapper"),
     "native": ("NativeEnv",),
     "openml": ("OpenMLEnv",),
     "openspiel": ("OpenSpielEnv", "OpenSpielWrapper"),
@@ -62,7 +63,7 @@ _PATHS = {
     "vecrl.envs.libs": """
         envs.libs.craftground envs.libs.dm_control envs.libs.habitat envs.libs.isaac_lab
         envs.libs.isaacgym envs.libs.jax_utils envs.libs.lbforaging envs.libs.libero envs.libs.meltingpot
-        envs.libs.mjlab envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
+        envs.libs.mujoco_playground envs.libs.pettingzoo envs.libs.procgen envs.libs.robohive
         envs.libs.safety_gymnasium envs.libs.smacv2 envs.libs.utils
         """,
     "vecrl.envs.model_based": "envs.model_based.common envs.model_based.world_model_env",
@@ -120,7 +121,6 @@ ABSENT: dict[str, str] = {
     **dict.fromkeys(("RayTransform", "RayModuleTransform"), "Use ParallelEnv(..., backend='ray')"),
     **dict.fromkeys(("CraftGroundEnv", "CraftGroundWrapper"), _NO_LIBRARY),
     **dict.fromkeys(("LiberoEnv", "LiberoWrapper"), _NO_LIBRARY),
-    **dict.fromkeys(("MJLabEnv", "MJLabWrapper"), _NO_LIBRARY),
     "WorldModelEnv": _NOT_THERE,
     **dict.fromkeys(("ActionChunkTransform", "ActionTokenizerTransform", "DecodeVideoTransform"), _NOT_THERE),
     **dict.fromkeys(("FlattenTensorDict", "PolicyAgeFilter", "RNDTransform", "SuccessReward"), _NOT_THERE),

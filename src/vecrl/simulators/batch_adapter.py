@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
@@ -443,3 +444,17 @@ def named_infos(infos: Mapping[str, Any], path: str = "") -> Iterator[tuple[str,
             yield from named_infos(value, f"{path}{name}/")
         else:
             yield f"{path}{name}", value
+
+
+def space_of_rows(obs: Tree) -> AnySpace:
+    """Returns the space of one row of a nested dict of tensors `[n, ...]`, without bounds."""
+    if isinstance(obs, Mapping):
+        return spaces.Dict({name: space_of_rows(part) for name, part in obs.items()})
+    dtype: Any = torch.empty(0, dtype=obs.dtype).numpy().dtype.type
+    if obs.dtype.is_floating_point:
+        low, high = -np.inf, np.inf
+    elif obs.dtype == torch.bool:
+        low, high = 0, 1
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return spaces.Box(low, high, tuple(obs.shape[1:]), dtype)

@@ -536,6 +536,15 @@ register(
     **_batched(".isaac", library="isaaclab"),
 )
 register(
+    "mjlab",
+    summary="robots in MuJoCo Warp with mjlab, on a GPU or the CPU",
+    extra="mjlab",
+    example="Mjlab-Cartpole-Balance",
+    limits={"seeds": "the rows share one random generator", "states": "mjlab does not return its state"},
+    requires=["mjlab"],
+    **_batched(".mjlab"),
+)
+register(
     "procgen",
     summary="Procgen's games",
     extra="procgen",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
 from inspect import signature
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ from ..engine.trees import map_tree
 from ..errors import SpaceError, StateError, VersionError
 from ..imports import import_library
 from .array_library import on_host
-from .batch_adapter import Seeds, SelfResetAdapter
+from .batch_adapter import Seeds, SelfResetAdapter, space_of_rows
 from .legacy_gym import as_gymnasium_space
 
 _HINTS = {
@@ -59,7 +58,7 @@ class IsaacSimulator(SelfResetAdapter):
     def __init__(self, env: Any, num_envs: int, device: Any, action_space: Any):
         self.env = env
         self._obs = self.reset_all(None)
-        super().__init__(num_envs, _space_of(self._obs), _action_space(action_space), device=device)
+        super().__init__(num_envs, space_of_rows(self._obs), _action_space(action_space), device=device)
         self.checks_actions = isinstance(self.action_space, spaces.Box)  # the libraries clip actions
         self.at_start = np.ones(num_envs, bool)
         self.was_reset = True
@@ -192,20 +191,6 @@ class IsaacLabSimulator(IsaacSimulator):
     def free(self) -> None:
         """Closes the environment."""
         self.env.close()
-
-
-def _space_of(obs: Tree) -> AnySpace:
-    """Returns the space of one row of a nested dict of tensors."""
-    if isinstance(obs, Mapping):
-        return spaces.Dict({name: _space_of(part) for name, part in obs.items()})
-    dtype: Any = torch.empty(0, dtype=obs.dtype).numpy().dtype.type
-    if obs.dtype.is_floating_point:
-        low, high = -np.inf, np.inf
-    elif obs.dtype == torch.bool:
-        low, high = 0, 1
-    else:
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return spaces.Box(low, high, tuple(obs.shape[1:]), dtype)
 
 
 def _action_space(space: Any) -> AnySpace:
