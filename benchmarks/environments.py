@@ -70,10 +70,20 @@ ENVIRONMENTS = {
     ),
     "simulators": Environment(
         (
-            ("-e", f"{ROOT}[tensordict,dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool]"),
-            ("--no-deps", "torchrl==0.14.1", "torchvision==0.28.0"),
+            (
+                "-e",
+                f"{ROOT}[tensordict,dmc,pettingzoo,openspiel,minigrid,atari,mo-gym,vmas,jumanji,brax,envpool,pgx,xminigrid]",
+            ),
+            (
+                *("--no-deps", "torchrl==0.14.1", "torchvision==0.28.0", "jaxmarl==0.2.0", "navix==0.7.4"),
+                *("gymnax==1.0.1", "distrax==0.1.9", "rlax==0.1.9", "tfp-nightly==0.26.0.dev20261027"),
+            ),
+            ("jaxtyping", "gast", "decorator", "dm-tree", "safetensors", "matplotlib", "seaborn", "six"),
         ),
-        ("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax", "envpool"),
+        (
+            *("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax"),
+            *("envpool", "pgx", "navix", "xminigrid", "jaxmarl"),
+        ),
     ),
     "pufferlib": Environment(  # 2.0 and 3.0 download binaries when they build; 1.0.1 is the newest that pip can build
         (

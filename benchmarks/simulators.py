@@ -32,11 +32,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in names:
         [alone] = _compete("alone", {"task": name}, ("own",), options)
         cells = [f"{alone.median:,.0f}" if alone.micros else "fails"]
-        for form, num_envs in FORMS.items():
+        for form, num_envs in FORMS.items() if TASKS[name].make else ():
             parameters = {"task": name, "form": form, "num_envs": num_envs}
             results = _compete("tensordicts", parameters, (OURS, "torchrl"), options)
             cells += report.compared_cells(*results)
             most_load = max([most_load, *(load for result in results for load in result.loads)])
+        cells += [] if TASKS[name].make else [""] * 3 * len(FORMS)
         if TASKS[name].bare:
             parameters = {"task": name, "num_envs": BATCH}
             cells += report.compared_cells(

@@ -25,7 +25,7 @@ class Task:
 
     Attributes:
         make: `make(envs, num_envs)` makes it, given the module `envs` of a library. For a simulator of single
-            environments `num_envs` is always None.
+            environments `num_envs` is always None. None if TorchRL has no class for it.
         name: its name for vecrl, with the prefix.
         is_batched: whether the simulator steps many rows in one call.
         batch_name: its name for vecrl's vector environment, if it is another one.
@@ -34,7 +34,7 @@ class Task:
         autoreset_mode: of the vector environment that is compared with it: the mode of the simulator's own batch.
     """
 
-    make: Callable[[Any, int | None], Any]
+    make: Callable[[Any, int | None], Any] | None
     name: str
     is_batched: bool = False
     batch_name: str | None = None
@@ -94,6 +94,10 @@ TASKS: dict[str, Task] = {
         bare="envpool",
         autoreset_mode="next_step",
     ),
+    "Pgx tic_tac_toe": Task(None, "pgx::tic_tac_toe", True, bare="pgx"),
+    "Navix Empty": Task(None, "navix::Navix-Empty-5x5-v0", True, bare="navix"),
+    "XLand-MiniGrid Empty": Task(None, "xminigrid::MiniGrid-Empty-5x5", True, bare="xminigrid"),
+    "JaxMARL simple_spread": Task(None, "jaxmarl::MPE_simple_spread_v3", True, bare="jaxmarl"),
 }
 
 
@@ -250,6 +254,75 @@ def _brax(num_envs: int) -> RunFactory:
     yield run
 
 
+def _jax_steps(step: Callable[..., Any], state: Any) -> RunFactory:
+    """Steps of a compiled function of the state and a key, which returns the next state."""
+    import jax
+
+    step, key = jax.jit(step), jax.random.PRNGKey(1)
+
+    def run(units: int) -> None:
+        nonlocal state
+        for _ in range(units):
+            state = step(state, key)
+        jax.block_until_ready(state)
+
+    run(3)
+    yield run
+
+
+def _keys(num_envs: int) -> Any:
+    import jax
+
+    return jax.random.split(jax.random.PRNGKey(0), num_envs)
+
+
+def _pgx(num_envs: int) -> RunFactory:
+    import jax
+    import pgx
+    from pgx.experimental.wrappers import auto_reset
+
+    env, actions = pgx.make("tic_tac_toe"), jax.numpy.zeros(num_envs, int)
+    step = jax.vmap(auto_reset(env.step, env.init))
+    state = jax.jit(jax.vmap(env.init))(_keys(num_envs))
+    yield from _jax_steps(lambda state, key: step(state, actions, jax.random.split(key, num_envs)), state)
+
+
+def _navix(num_envs: int) -> RunFactory:
+    import jax
+    import navix
+
+    env, actions = navix.make("Navix-Empty-5x5-v0"), jax.numpy.zeros(num_envs, int)
+    state = jax.jit(jax.vmap(env.reset))(_keys(num_envs))
+    yield from _jax_steps(lambda state, _: jax.vmap(env.step)(state, actions), state)
+
+
+def _xminigrid(num_envs: int) -> RunFactory:
+    import jax
+    import xminigrid
+    from xminigrid.wrappers import GymAutoResetWrapper
+
+    env, params = xminigrid.make("MiniGrid-Empty-5x5")
+    env, actions = GymAutoResetWrapper(env), jax.numpy.zeros(num_envs, int)
+    state = jax.jit(jax.vmap(lambda key: env.reset(params, key)))(_keys(num_envs))
+    yield from _jax_steps(lambda state, _: jax.vmap(lambda s, a: env.step(params, s, a))(state, actions), state)
+
+
+def _jaxmarl(num_envs: int) -> RunFactory:
+    import jax
+    from jaxmarl import make
+
+    env = make("MPE_simple_spread_v3")
+    actions = {agent: jax.numpy.zeros(num_envs, int) for agent in env.agents}
+    _, state = jax.jit(jax.vmap(env.reset))(_keys(num_envs))
+
+    def step(state: Any, key: Any) -> Any:
+        """Resets rows that are done; observations and rewards are parts of the state, so that they are computed."""
+        return jax.vmap(env.step)(jax.random.split(key, num_envs), state[1], actions)[:3]
+
+    obs, rewards = ({agent: jax.numpy.zeros(num_envs) for agent in env.agents} for _ in range(2))
+    yield from _jax_steps(step, (obs, state, rewards))
+
+
 def _envpool(num_envs: int) -> RunFactory:
     import envpool
 
@@ -365,4 +438,14 @@ ALONE: dict[str, Callable[[], Callable[[], object]]] = {
     "atari": lambda: _gymnasium_alone("ALE/Pong-v5", "ale_py", frameskip=1),
     "mo_gymnasium": lambda: _gymnasium_alone("deep-sea-treasure-v0", "mo_gymnasium"),
 }
-BARE = {"atari": _atari, "vmas": _vmas, "jumanji": _jumanji, "brax": _brax, "envpool": _envpool}
+BARE = {
+    "atari": _atari,
+    "vmas": _vmas,
+    "jumanji": _jumanji,
+    "brax": _brax,
+    "envpool": _envpool,
+    "pgx": _pgx,
+    "navix": _navix,
+    "xminigrid": _xminigrid,
+    "jaxmarl": _jaxmarl,
+}
