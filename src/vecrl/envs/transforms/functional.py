@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d
 
 from ..aliases import lazy_names
 
@@ -42,12 +43,11 @@ def rgb_to_grayscale(img: Tensor, num_output_channels: int = 1) -> Tensor:
 
 
 def _weighted_sum(img: Tensor) -> Tensor:
-    if img.is_floating_point() and img.stride(-3) == 1:  # channels are last in memory: a product is faster
-        pixels = img.movedim(-3, -1)
-        group = 4 if pixels.is_contiguous() and pixels.numel() % 12 == 0 else 1  # small matrices are fast, vectors not
-        columns = [[0.0] * (3 * i) + [*_GRAY_WEIGHTS] + [0.0] * (3 * (group - 1 - i)) for i in range(group)]
-        weights = torch.tensor(columns, dtype=img.dtype, device=img.device).t()
-        return (pixels.reshape(-1, 3 * group) @ weights).view(pixels.shape[:-1]).unsqueeze(-3)
+    if (
+        img.dtype == torch.float32 and img.stride(-3) == 1 and img.numel()
+    ):  # channels are last in memory: a convolution is faster
+        kernel = torch.tensor(_GRAY_WEIGHTS, device=img.device).view(1, 3, 1, 1)
+        return conv2d(img.reshape(-1, *img.shape[-3:]), kernel).view(*img.shape[:-3], 1, *img.shape[-2:])
     (red, *others), (weight, *weights) = img.split(1, -3), _GRAY_WEIGHTS
     gray = red * weight
     for part, weight in zip(others, weights, strict=True):
