@@ -48,6 +48,7 @@ def _batched(module: str, **options: object) -> dict[str, Any]:
     return {function: _LazyFunction(module, function, options, True) for function in ("make_batch", "names")}
 
 
+_STATE_IN_CPP = "the library keeps its state in C++ and cannot save it"
 _ISAAC_LIMITS = {
     "seeds": "the rows share one random generator",
     "partial reset": "the rows reset themselves",
@@ -326,7 +327,7 @@ register(
     summary="gymnasium's environments with the physics of Box2D",
     extra="box2d",
     example="LunarLander-v3",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["Box2D"],
     **_single(".gymnasium.libraries", library="box2d"),
 )
@@ -352,7 +353,7 @@ register(
     summary="PyBullet's robots",
     extra="pybullet",
     example="HopperBulletEnv-v0",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["pybullet_envs_gymnasium"],
     **_single(".gymnasium.libraries", library="pybullet"),
 )
@@ -361,7 +362,7 @@ register(
     summary="the NetHack Learning Environment",
     extra="nle",
     example="NetHackScore-v0",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["nle"],
     **_single(".gymnasium.libraries", library="nle"),
 )
@@ -400,7 +401,7 @@ register(
     "minihack",
     summary="MiniHack's dungeons of NetHack",
     example="MiniHack-Room-5x5-v0",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["minihack", "nle"],
     **_single(".gymnasium.libraries", library="minihack"),
 )
@@ -453,7 +454,7 @@ register(
     summary="PushT: a block to push to its place, as in LeRobot",
     extra="pusht",
     example="gym_pusht/PushT-v0",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["gym_pusht"],
     **_single(".gymnasium.libraries", library="pusht"),
 )
@@ -462,7 +463,7 @@ register(
     summary="panda-gym: a robot arm with goals in PyBullet",
     extra="panda",
     example="PandaReach-v3",
-    limits={"states": "the library keeps its state in C++ and cannot save it"},
+    limits={"states": _STATE_IN_CPP},
     requires=["panda_gym"],
     **_single(".gymnasium.libraries", library="panda"),
 )
