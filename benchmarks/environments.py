@@ -78,7 +78,7 @@ ENVIRONMENTS = {
                 *("--no-deps", "torchrl==0.14.1", "torchvision==0.28.0", "jaxmarl==0.2.0", "navix==0.7.4"),
                 *("gymnax==1.0.1", "distrax==0.1.9", "rlax==0.1.9", "tfp-nightly==0.26.0.dev20261027"),
             ),
-            ("jaxtyping", "gast", "decorator", "dm-tree", "safetensors", "matplotlib", "seaborn", "six"),
+            ("jaxtyping", "gast", "decorator", "dm-tree", "safetensors", "matplotlib", "seaborn", "six", "wandb"),
         ),
         (
             *("vecrl", "torchrl", "tensordict", "torch", "dm-control", "pettingzoo", "vmas", "jumanji", "brax"),
