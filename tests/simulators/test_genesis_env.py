@@ -97,6 +97,7 @@ def test_environments_by_name():
     rollout = env.rollout(4)
     assert rollout["next", "pixels"].shape == (2, 24, 32, 3)
     assert rollout["pixels"].dtype == torch.uint8
+    assert rollout["next", "panda_qpos"].shape == (2, 9)
     assert rollout["next", "done"].flatten().tolist() == [False, True]
     assert env.render().std() > 1
     with pytest.raises(ValueError, match="one of 'franka_reach', 'franka_grab', got 'franka'"):

@@ -81,7 +81,7 @@ class MjlabSimulator(BatchAdapter):
 
     Args:
         env: a `ManagerBasedRlEnv`, which is reset once, and does not reset rows itself from then on.
-        max_episode_steps: truncates episodes of this length; None for the task's own limit.
+        max_episode_steps: truncates episodes of this length, unless the task's own limit is shorter.
         log: add up the numbers that the environment logs, for `pop_log`.
 
     Attributes:
@@ -133,7 +133,7 @@ class MjlabSimulator(BatchAdapter):
     def start(self, rows: np.ndarray, seeds: Seeds) -> None:
         """Starts an episode in each of `rows`."""
         if len(rows) == self.num_envs:
-            self._obs = self._reset_env(seed=None if seeds is None else seeds[0])
+            self._obs = self._reset_env(seed=None if seeds is None or seeds[0] is None else seeds[0] % 2**32)
             self._ended = torch.zeros_like(self._ended)
         else:
             self._restart(torch.from_numpy(rows).to(self._ended.device))
@@ -147,6 +147,7 @@ class MjlabSimulator(BatchAdapter):
     def advance(self, actions: Tree) -> BatchStep:
         """Steps all rows."""
         if bool(self._ended.any()):
+            self._steps = self._steps.masked_fill(self._ended, 0)
             self._restart(self._ended.nonzero()[:, 0])
         obs, reward, terminated, truncated, extras = self.env.step(torch.as_tensor(actions, device=self._ended.device))
         self._add_to_log(extras)

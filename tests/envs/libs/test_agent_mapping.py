@@ -90,6 +90,11 @@ def test_known_mappings() -> None:
         ([FRONT], r"each of the actions 0 to 2 to belong to one agent, got \[0, 2\]"),
         ([FRONT, MujocoPlaygroundAgentSpec("b", [0, 1], [])], r"got \[0, 0, 1, 2\]"),
         ([FRONT, MujocoPlaygroundAgentSpec("b", [1], [4])], r"from 0 to 3 in 'observation' .* of 'b', got \[4\]"),
+        (
+            [FRONT, MujocoPlaygroundAgentSpec("b", [1], [True, False])],
+            r"for the agent .b., got \[True",
+        ),
+        ([FRONT, MujocoPlaygroundAgentSpec("b", [1.0], [])], r"for the agent 'b', got \[1.0\]"),
         ([FRONT, MujocoPlaygroundAgentSpec("b", [1], {"x": [4]})], "a list as observation_indices of 'b'"),
     ],
 )
@@ -102,8 +107,9 @@ def test_invalid_mappings() -> None:
     wrong: Any = "mean"
     with pytest.raises(ValueError, match="homogenization_mode to be one of 'none', 'max', 'concat', got 'mean'"):
         MujocoPlaygroundAgentMapping(AGENTS, wrong)
-    for names in [], ["a", "a"], ["done"]:
-        with pytest.raises(ValueError, match="Expected agents of different names"):
+    wrong_names: Any = [], ["a", "a"], ["done"], ["_reset"], [("a",)]
+    for names in wrong_names:
+        with pytest.raises(ValueError, match="with different texts as names"):
             MujocoPlaygroundAgentMapping([MujocoPlaygroundAgentSpec(name, [], []) for name in names])
     with pytest.raises(SpaceError, match="observations that are vectors"):
         make_parts(space=Box(-1, 1, (2, 2)))

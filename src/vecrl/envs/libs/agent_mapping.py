@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Literal, get_args
+from operator import index
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from ...specs import Bounded, Composite, Unbounded
 from ..entries.keys import FLAGS
 
 Mode = Literal["none", "max", "concat"]
-_RESERVED = frozenset(("action", "next", "observation", "pixels", "reward", *FLAGS))
+_RESERVED = frozenset(("_reset", "_step", "action", "next", "observation", "pixels", "reward", "state", *FLAGS))
 
 
 @dataclass
@@ -58,10 +60,14 @@ class MujocoPlaygroundAgentMapping:
     homogenization_mode: Mode = "none"
 
     def __post_init__(self) -> None:
-        names = [agent.name for agent in self.agents]
-        if not names or len(set(names)) < len(names) or not _RESERVED.isdisjoint(names):
+        names: list[Any] = [agent.name for agent in self.agents]
+        are_texts = bool(names) and all(isinstance(name, str) for name in names)
+        if not are_texts or len(set(names)) < len(names) or not _RESERVED.isdisjoint(names):
             reserved = ", ".join(sorted(_RESERVED))
-            raise ValueError(f"Expected agents of different names, other than {reserved}, got {names}. Rename them.")
+            raise ValueError(
+                f"Expected one agent or more, with different texts as names, other than {reserved}, got {names}. Give "
+                "each agent a name of its own."
+            )
         if self.homogenization_mode not in get_args(Mode):
             modes = ", ".join(map(repr, get_args(Mode)))
             raise ValueError(f"Expected homogenization_mode to be one of {modes}, got {self.homogenization_mode!r}.")
@@ -132,8 +138,9 @@ class AgentParts:
         self._obs_indices = [
             torch.tensor(_positions(agent, known, is_dict), dtype=torch.int64) for agent in mapping.agents
         ]
-        self._action_indices = [torch.tensor([*agent.action_indices], dtype=torch.int64) for agent in mapping.agents]
-        owned = sorted(chain.from_iterable(agent.action_indices for agent in mapping.agents))
+        action_indices = [_as_ints(agent.action_indices, agent) for agent in mapping.agents]
+        self._action_indices = [torch.tensor(indices, dtype=torch.int64) for indices in action_indices]
+        owned = sorted(chain.from_iterable(action_indices))
         if owned != [*range(action_size)]:
             raise SpaceError(
                 f"Expected each of the actions 0 to {action_size - 1} to belong to one agent, got {owned}. Change "
@@ -182,17 +189,29 @@ class AgentParts:
         return torch.cat(parts, -1).index_select(-1, self._order.to(parts[0].device))
 
 
+def _as_ints(indices: Any, agent: MujocoPlaygroundAgentSpec) -> list[int]:
+    """Returns positions as ints; masks of bools and floats are refused."""
+    try:
+        values = [*indices]
+        if any(isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == torch.bool for value in values):
+            raise TypeError("bools")
+        return [*map(index, values)]
+    except TypeError:
+        raise SpaceError(f"Expected a list of positions for the agent {agent.name!r}, got {indices!r:.80}.") from None
+
+
 def _positions(agent: MujocoPlaygroundAgentSpec, known: Mapping[str, range], is_dict: bool) -> list[int]:
     """Returns the positions of what an agent observes in the joined entries of an observation, `known` by key."""
-    indices = agent.observation_indices
-    parts = dict(indices) if isinstance(indices, Mapping) else {"observation": indices}
+    indices: Any = agent.observation_indices
+    named = dict(indices) if isinstance(indices, Mapping) else {"observation": indices}
+    parts = {name: _as_ints(part, agent) for name, part in named.items()}
     if isinstance(indices, Mapping) != is_dict or not parts.keys() <= known.keys():
         expected = f"a dict with keys of {list(known)}" if is_dict else "a list"
         raise SpaceError(f"Expected {expected} as observation_indices of {agent.name!r}, got {indices!r:.80}.")
     for name, part in parts.items():
-        if not all(0 <= index < len(known[name]) for index in part):
+        if not all(0 <= position < len(known[name]) for position in part):
             raise SpaceError(
                 f"Expected positions from 0 to {len(known[name]) - 1} in {name!r} as observation_indices of "
                 f"{agent.name!r}, got {list(part)}."
             )
-    return [known[name][index] for name, part in parts.items() for index in part]
+    return [known[name][position] for name, part in parts.items() for position in part]

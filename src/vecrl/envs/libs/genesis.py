@@ -220,7 +220,9 @@ _BOXES = {"franka_reach": None, "franka_grab": (0.5, 0.0, 0.05)}
 
 
 class GenesisEnv(GenesisWrapper):
-    """A scene with a Franka arm, made by name; see `GenesisWrapper`, which a subclass makes a task of it.
+    """A scene with a Franka arm, made by name; see `GenesisWrapper`. A subclass makes a task of it.
+
+    Entries are "panda_qpos" and "panda_qvel" `[*batch, 9]`, and those of "box" `[*batch, 6]`.
 
     Args:
         env_name: "franka_reach", or "franka_grab" with a box of 5 cm before the arm.
@@ -268,9 +270,9 @@ class GenesisEnv(GenesisWrapper):
         gs = genesis_library(scene_device)
         scene = gs.Scene(**{"show_viewer": False, **scene_kwargs})
         scene.add_entity(gs.morphs.Plane())
-        scene.add_entity(gs.morphs.MJCF(file="xml/franka_emika_panda/panda.xml"))
+        scene.add_entity(gs.morphs.MJCF(file="xml/franka_emika_panda/panda.xml"), name="panda")
         if (position := _BOXES[env_name]) is not None:
-            scene.add_entity(gs.morphs.Box(pos=position, size=(0.05, 0.05, 0.05)))
+            scene.add_entity(gs.morphs.Box(pos=position, size=(0.05, 0.05, 0.05)), name="box")
         if from_pixels:
             scene.add_camera(res=pixels_res[::-1], pos=(1.6, 1.2, 1.0), lookat=(0.0, 0.0, 0.3))
         scene.build(n_envs=shape.numel() if shape else 0)

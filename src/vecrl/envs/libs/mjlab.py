@@ -23,7 +23,7 @@ class MJLabWrapper(SimulatorEnv):
         env: a `mjlab.envs.ManagerBasedRlEnv`, which does not reset rows itself from then on.
         native_autoreset: has no effect, since rows are reset by masks.
         log_extras: add up the numbers that mjlab logs in resets and steps, for `pop_logged_extras`.
-        max_episode_steps: truncates episodes of this length; None for the task's own limit.
+        max_episode_steps: truncates episodes of this length, unless the task's own limit is shorter.
         kwargs: arguments of `SimulatorEnv`, such as `from_pixels`.
 
     Raises:
