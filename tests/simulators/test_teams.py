@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from vecrl.envs import LBForagingEnv, LBForagingWrapper, check_env_specs
 from vecrl.envs.libs.agent_libraries import RwareEnv
@@ -54,7 +55,8 @@ def test_three_hundred_steps_equal_those_of_the_library(library):
 def test_agents_are_a_group_over_tensordicts(cls, library, group):
     env = cls(EXAMPLES[library], max_episode_steps=5, seed=1)
     check_env_specs(env)
-    rollout = env.rollout(8)
+    # agents stay where they are, since random moves may collect the only food
+    rollout = env.rollout(8, lambda td: td.set((group, "action"), torch.zeros(2, dtype=torch.int64)))
     assert rollout["next", group, "reward"].shape == (5, 2, 1)
     assert rollout["next", "truncated"][-1].all()
     assert env.libname == library
