@@ -215,45 +215,6 @@ def _vmas(num_envs: int) -> RunFactory:
     yield run
 
 
-def _jumanji(num_envs: int) -> RunFactory:
-    import jax
-    import jumanji
-    from jumanji.wrappers import VmapAutoResetWrapper
-
-    env = VmapAutoResetWrapper(jumanji.make("Snake-v1"))
-    step = jax.jit(env.step)
-    state, _ = jax.jit(env.reset)(jax.random.split(jax.random.PRNGKey(0), num_envs))
-    actions = jax.numpy.zeros(num_envs, int)
-
-    def run(units: int) -> None:
-        nonlocal state
-        for _ in range(units):
-            state, timestep = step(state, actions)
-        jax.block_until_ready(timestep)
-
-    run(3)
-    yield run
-
-
-def _brax(num_envs: int) -> RunFactory:
-    import jax
-    from brax import envs
-
-    env = envs.create("inverted_pendulum", batch_size=num_envs)
-    step = jax.jit(env.step)
-    state = jax.jit(env.reset)(jax.random.PRNGKey(0))
-    actions = jax.numpy.zeros((num_envs, env.action_size))
-
-    def run(units: int) -> None:
-        nonlocal state
-        for _ in range(units):
-            state = step(state, actions)
-        jax.block_until_ready(state)
-
-    run(3)
-    yield run
-
-
 def _jax_steps(step: Callable[..., Any], state: Any) -> RunFactory:
     """Steps of a compiled function of the state and a key, which returns the next state."""
     import jax
@@ -274,6 +235,24 @@ def _keys(num_envs: int) -> Any:
     import jax
 
     return jax.random.split(jax.random.PRNGKey(0), num_envs)
+
+
+def _jumanji(num_envs: int) -> RunFactory:
+    import jax
+    import jumanji
+    from jumanji.wrappers import VmapAutoResetWrapper
+
+    env, actions = VmapAutoResetWrapper(jumanji.make("Snake-v1")), jax.numpy.zeros(num_envs, int)
+    yield from _jax_steps(lambda last, _: env.step(last[0], actions), jax.jit(env.reset)(_keys(num_envs)))
+
+
+def _brax(num_envs: int) -> RunFactory:
+    import jax
+    from brax import envs
+
+    env = envs.create("inverted_pendulum", batch_size=num_envs)
+    actions = jax.numpy.zeros((num_envs, env.action_size))
+    yield from _jax_steps(lambda state, _: env.step(state, actions), jax.jit(env.reset)(jax.random.PRNGKey(0)))
 
 
 def _pgx(num_envs: int) -> RunFactory:
