@@ -28,8 +28,12 @@ def _recorded(steps: list[TensorDict], most: int, exactly: bool, dim: int = 1) -
 
 @pytest.mark.parametrize("large", [0, 1 << 15])
 @pytest.mark.parametrize(("most", "exactly"), [(5, True), (5, False), (9, False)])
-def test_trajectory_equals_stacked_steps(large: int, most: int, exactly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stacked", [1, 2, 5, 64])
+def test_trajectory_equals_stacked_steps(
+    large: int, most: int, exactly: bool, stacked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_STACKED_STEPS", stacked)
     steps = [_step(i) for i in range(5)]
     rollout, expected = _recorded(steps, most, exactly), torch.stack(steps, 1)
     assert rollout.batch_size == (2, 5)
@@ -71,8 +75,18 @@ def test_changing_shapes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
         _recorded([_step(0), _step(1, agents=1)], 2, True)
 
 
-def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", 0)
+@pytest.mark.parametrize("changed", [1, 2, 3])  # in the first block, between blocks, in the second
+def test_changing_shapes_of_stacked_steps_raise(changed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_STACKED_STEPS", 2)
+    steps = [TensorDict({"next": TensorDict({"x": torch.zeros(2 if i < changed else 1)}, [])}, []) for i in range(4)]
+    with pytest.raises(SpaceError, match=r"equal shapes in all steps at 'next\.x', got \(2,\) and \(1,\)"):
+        _recorded(steps, 4, True, 0)
+
+
+@pytest.mark.parametrize(("large", "stacked"), [(0, 64), (1 << 15, 64), (1 << 15, 2)])
+def test_gradients_flow_through_trajectories(large: int, stacked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_MIN_PREALLOC_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_STACKED_STEPS", stacked)
     weight = torch.ones(2, requires_grad=True)
     rollout = _recorded([TensorDict({"action": weight * i}, [2]) for i in range(3)], 3, True)
     rollout["action"].sum().backward()

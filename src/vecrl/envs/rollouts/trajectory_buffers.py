@@ -29,6 +29,7 @@ _MAX_PREALLOC_BYTES = 1 << 31  # bytes at most to preallocate for a rollout that
 _MAX_DEVICE_BYTES = 1 << 28  # the same on a device, where unused memory is occupied too
 _MIN_LARGE_PAGES = 1 << 22  # bytes from which NumPy asks for large pages
 _BLOCK_STEPS = 32  # see `Column`
+_STACKED_STEPS = 64  # see `TensorDictBuffer`
 _MIN_BLOCK_ROWS = 256
 _MAX_BLOCK_ROW_BYTES = 64
 
@@ -260,7 +261,8 @@ class ArrayBuffer:
 class TensorDictBuffer:
     """Collects steps leaf by leaf and stacks them into one TensorDict.
 
-    Small leaves are kept in lists and stacked at the end, which is fastest.
+    Small leaves are kept in lists, which are stacked after every 64 steps: a tensor of one number takes 500 bytes, so
+    those of a long rollout would leave the caches.
 
     Args:
         dim: the dimension of the result along which steps are stacked.
@@ -292,6 +294,8 @@ class TensorDictBuffer:
                 f"{self._count}. Return them in every step, or use return_contiguous=False."
             )
         self._count += 1
+        if not self._count % _STACKED_STEPS:
+            self._columns.stack(self._dim)
 
     def _column(self, value: Any) -> Any:
         size = value.numel() * value.element_size() if isinstance(value, Tensor) else 0
@@ -308,30 +312,19 @@ class TensorDictBuffer:
         data.names = [*self._names[: self._dim], "time", *self._names[self._dim :]]
         return data
 
-    def _build(self, branch: _NestedColumns, prefix: Path = ()) -> TensorDict:
+    def _build(self, branch: _NestedColumns) -> TensorDict:
         columns, size = branch.columns, branch.size
         values: dict[str, Any] = {}
         for name in list(columns):
             column = columns.pop(name)  # frees the memory of each column after stacking it
-            path = (*prefix, name)
-            values[name] = self._build(column, path) if type(column) is _NestedColumns else self._leaf(path, column)
+            if type(column) is _NestedColumns:
+                values[name] = self._build(column)
+            elif type(column) is _CheckedColumn:
+                column.flush()
+                values[name] = _first_steps(column.memory, self._count, self._dim)
+            else:
+                values[name] = branch.joined(name, column, self._dim)
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
-
-    def _leaf(self, path: Path, column: Any) -> Any:
-        if isinstance(column, _CheckedColumn):
-            column.flush()
-            return _first_steps(column.memory, self._count, self._dim)
-        stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
-        try:
-            return stack(column, self._dim)
-        except RuntimeError as error:
-            shapes = list(dict.fromkeys(tuple(value.shape) for value in column))
-            if len(shapes) < 2:
-                raise
-            raise SpaceError(
-                f"Expected equal shapes in all steps at {'.'.join(path)!r}, got {shapes[0]} and {shapes[1]}. Use "
-                "return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
-            ) from error
 
 
 class _NestedColumns:
@@ -340,16 +333,18 @@ class _NestedColumns:
     Args:
         data: the first step, which is not added yet.
         column: makes the column of a leaf: a list, or a `_CheckedColumn`.
+        path: the path of the TensorDict.
     """
 
-    __slots__ = ("columns", "size")
+    __slots__ = ("_blocks", "_path", "columns", "size")
 
-    def __init__(self, data: TensorDictBase, column: Callable[[Any], object]):
-        self.size = data.batch_size
+    def __init__(self, data: TensorDictBase, column: Callable[[Any], object], path: Path = ()):
+        self.size, self._path = data.batch_size, path
         self.columns: dict[str, Any] = {
-            name: _NestedColumns(value, column) if type(value) is TensorDict else column(value)
+            name: _NestedColumns(value, column, (*path, name)) if type(value) is TensorDict else column(value)
             for name, value in data.items()
         }
+        self._blocks: dict[str, list[Tensor]] = {}  # of earlier steps, for columns that are lists
 
     def append(self, data: StepEntries) -> bool:
         """Adds the entries of a step; returns False if they differ from those of the first step."""
@@ -373,13 +368,56 @@ class _NestedColumns:
             count += 1
         return count == len(columns)
 
-    def paths(self, prefix: Path = ()) -> Iterator[Path]:
+    def stack(self, dim: int) -> None:
+        """Stacks the small tensors that are in lists along a new dimension of time.
+
+        Raises:
+            SpaceError: their shapes differ.
+        """
+        for name, column in self.columns.items():
+            if type(column) is _NestedColumns:
+                column.stack(dim)
+            elif type(column) is list and isinstance(column[0], Tensor) and column[0].nbytes < _MIN_PREALLOC_BYTES:
+                self._blocks.setdefault(name, []).append(self._stacked(name, column, dim))
+                column.clear()
+
+    def joined(self, name: str, column: list[Any], dim: int) -> Any:
+        """Returns all values of a column that is a list, stacked along a new dimension of time.
+
+        Raises:
+            SpaceError: their shapes differ.
+        """
+        blocks = self._blocks.pop(name, [])
+        if column:
+            blocks.append(self._stacked(name, column, dim))
+        if len(blocks) == 1:
+            return blocks[0]
+        self._check_shapes(name, [block.select(dim, 0) for block in blocks])
+        return torch.cat(blocks, dim)
+
+    def _stacked(self, name: str, values: list[Any], dim: int) -> Any:
+        stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
+        try:
+            return stack(values, dim)
+        except RuntimeError:
+            self._check_shapes(name, values)
+            raise
+
+    def _check_shapes(self, name: str, values: list[Any]) -> None:
+        shapes = list(dict.fromkeys(tuple(value.shape) for value in values))
+        if len(shapes) > 1:
+            raise SpaceError(
+                f"Expected equal shapes in all steps at {'.'.join((*self._path, name))!r}, got {shapes[0]} and "
+                f"{shapes[1]}. Use return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
+            )
+
+    def paths(self) -> Iterator[Path]:
         """Yields the paths of the columns."""
         for name, column in self.columns.items():
             if type(column) is _NestedColumns:
-                yield from column.paths((*prefix, name))
+                yield from column.paths()
             else:
-                yield (*prefix, name)
+                yield (*self._path, name)
 
 
 class _CheckedColumn(Column):
