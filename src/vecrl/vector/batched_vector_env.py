@@ -172,13 +172,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             PendingError: `reset` was not called yet.
             ClosedError: `close` was called.
         """
-        results: tuple[Any, ...]
-        if not self._takes_arrays:
-            results = self.tensor_step(actions)
-        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-            results = self._fused_step(self._checked.step_and_reset_arrays, self._array_inputs(actions))
-        else:
-            results = self._next_step(self._array_inputs(actions), as_arrays=True)
+        results: Any = self._array_step(actions) if self._takes_arrays else self.tensor_step(actions)
         obs, reward, terminated, truncated, info = results
         flags = _to_numpy(terminated), _to_numpy(truncated)
         rewards = _to_numpy(reward).astype(np.float64, copy=False)
@@ -186,10 +180,19 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
+        if self._takes_arrays:
+            return map_tree(_as_tensor, self._array_step(actions))
         actions = self._inputs(actions)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             return self._same_step(actions)
         return self._next_step(actions)
+
+    def _array_step(self, actions: Tree) -> Any:
+        """Steps every row of a simulator that takes and returns arrays; see `SupportsArrays`."""
+        actions = self._array_inputs(actions)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            return self._fused_step(self._checked.step_and_reset_arrays, actions)
+        return self._next_step(actions, as_arrays=True)
 
     def _same_step(self, actions: Tree) -> TensorStep:
         if self._is_fused and self.num_episodes is None:
@@ -225,7 +228,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             # On the CPU, reading a flag takes less time than a reset of no row. A compiled step cannot read it.
             can_read = self._no_rows.is_cpu and not torch.compiler.is_compiling()
-            self._to_reset = self._no_rows if can_read and not done.any() else torch.as_tensor(done)
+            self._to_reset = self._no_rows if can_read and not done.any() else _as_tensor(done)
         return self._make_result(step, obs, done, reset_mask, finished, resets=resets)
 
     def _make_result(
@@ -307,9 +310,9 @@ class BatchedVectorEnv(BaseVectorEnv):
         return layout.build([self._tensor(value, name) for name, _, value in leaves])
 
     def _array_inputs(self, actions: Tree) -> Tree:
-        """Returns the actions of a step for a simulator that takes arrays: as tensors, if they are to be checked."""
+        """Returns the actions of a step for a simulator that takes arrays: as tensors, if they are to be converted."""
         is_array = type(actions) is np.ndarray and actions.dtype.kind in "biuf"
-        if self._checked.checks_actions or not is_array:
+        if not is_array or not self._checked.takes_array(actions):
             return self._inputs(actions)
         self._require_open()
         self._require_reset()
@@ -360,6 +363,10 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def __repr__(self) -> str:
         return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def _as_tensor(leaf: Tensor | np.ndarray) -> Tensor:
+    return leaf if isinstance(leaf, Tensor) else torch.from_numpy(leaf)  # in a fifth of the time of `as_tensor`
 
 
 def _to_numpy(x: Tree) -> Any:

@@ -60,6 +60,7 @@ class CheckedSimulator:
         self._nested_actions = Layout(action_space) if is_nested(action_space) else None
         self._action_shape = _batch_shape(action_space, simulator.num_envs)
         self._action_dtype = None if self._nested_actions else _torch_dtype(action_space)
+        self._array_form = self._action_shape, action_space.dtype
 
     # -- the methods of a simulator ------------------------------------------------------------------
 
@@ -184,6 +185,10 @@ class CheckedSimulator:
         raise failures_to_error([failure], advice=advice) from error
 
     # -- checks --------------------------------------------------------------------------------------
+
+    def takes_array(self, actions: np.ndarray) -> bool:
+        """Returns whether a simulator that `gives_arrays` gets these actions unchanged."""
+        return not self.checks_actions or (actions.shape, actions.dtype) == self._array_form
 
     def _as_actions(self, actions: Tree) -> Tree:
         if not self.checks_actions:
