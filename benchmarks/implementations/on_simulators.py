@@ -189,7 +189,7 @@ def _atari(num_envs: int) -> RunFactory:
 
     env = AtariVectorEnv("pong", num_envs=num_envs, num_threads=2)
     env.reset(seed=0)
-    actions = np.zeros(num_envs, np.int64)
+    actions = _choices(num_envs, 6)
 
     def run(units: int) -> None:
         for _ in range(units):
@@ -197,6 +197,11 @@ def _atari(num_envs: int) -> RunFactory:
 
     yield run
     env.close()
+
+
+def _choices(num_envs: int, count: int) -> np.ndarray:
+    """Returns a random action for each row, as `vector` has: the work of many simulators depends on the actions."""
+    return np.random.default_rng(0).integers(0, count, num_envs)
 
 
 def _vmas(num_envs: int) -> RunFactory:
@@ -215,16 +220,17 @@ def _vmas(num_envs: int) -> RunFactory:
     yield run
 
 
-def _jax_steps(step: Callable[..., Any], state: Any) -> RunFactory:
-    """Steps of a compiled function of the state and a key, which returns the next state."""
+def _jax_steps(step: Callable[..., Any], state: Any, actions: Any) -> RunFactory:
+    """Steps of a compiled function of the state, the actions and a key, which returns the next state."""
     import jax
 
     step, key = jax.jit(step), jax.random.PRNGKey(1)
+    actions = jax.tree.map(jax.numpy.asarray, actions)
 
     def run(units: int) -> None:
         nonlocal state
         for _ in range(units):
-            state = step(state, key)
+            state = step(state, actions, key)
         jax.block_until_ready(state)
 
     run(3)
@@ -242,8 +248,9 @@ def _jumanji(num_envs: int) -> RunFactory:
     import jumanji
     from jumanji.wrappers import VmapAutoResetWrapper
 
-    env, actions = VmapAutoResetWrapper(jumanji.make("Snake-v1")), jax.numpy.zeros(num_envs, int)
-    yield from _jax_steps(lambda last, _: env.step(last[0], actions), jax.jit(env.reset)(_keys(num_envs)))
+    env = VmapAutoResetWrapper(jumanji.make("Snake-v1"))
+    state = jax.jit(env.reset)(_keys(num_envs))
+    yield from _jax_steps(lambda last, actions, _: env.step(last[0], actions), state, _choices(num_envs, 4))
 
 
 def _brax(num_envs: int) -> RunFactory:
@@ -251,8 +258,9 @@ def _brax(num_envs: int) -> RunFactory:
     from brax import envs
 
     env = envs.create("inverted_pendulum", batch_size=num_envs)
-    actions = jax.numpy.zeros((num_envs, env.action_size))
-    yield from _jax_steps(lambda state, _: env.step(state, actions), jax.jit(env.reset)(jax.random.PRNGKey(0)))
+    state = jax.jit(env.reset)(jax.random.PRNGKey(0))
+    actions = np.random.default_rng(0).uniform(-1, 1, (num_envs, env.action_size))
+    yield from _jax_steps(lambda state, actions, _: env.step(state, actions), state, actions)
 
 
 def _pgx(num_envs: int) -> RunFactory:
@@ -260,19 +268,24 @@ def _pgx(num_envs: int) -> RunFactory:
     import pgx
     from pgx.experimental.wrappers import auto_reset
 
-    env, actions = pgx.make("tic_tac_toe"), jax.numpy.zeros(num_envs, int)
-    step = jax.vmap(auto_reset(env.step, env.init))
+    env = pgx.make("tic_tac_toe")
+    step_rows = jax.vmap(auto_reset(env.step, env.init))
     state = jax.jit(jax.vmap(env.init))(_keys(num_envs))
-    yield from _jax_steps(lambda state, key: step(state, actions, jax.random.split(key, num_envs)), state)
+
+    def step(state: Any, actions: Any, key: Any) -> Any:
+        return step_rows(state, actions, jax.random.split(key, num_envs))
+
+    yield from _jax_steps(step, state, _choices(num_envs, 9))
 
 
 def _navix(num_envs: int) -> RunFactory:
     import jax
     import navix
 
-    env, actions = navix.make("Navix-Empty-5x5-v0"), jax.numpy.zeros(num_envs, int)
+    env = navix.make("Navix-Empty-5x5-v0")
     state = jax.jit(jax.vmap(env.reset))(_keys(num_envs))
-    yield from _jax_steps(lambda state, _: jax.vmap(env.step)(state, actions), state)
+    actions = _choices(num_envs, len(env.action_set))
+    yield from _jax_steps(lambda state, actions, _: jax.vmap(env.step)(state, actions), state, actions)
 
 
 def _xminigrid(num_envs: int) -> RunFactory:
@@ -281,9 +294,10 @@ def _xminigrid(num_envs: int) -> RunFactory:
     from xminigrid.wrappers import GymAutoResetWrapper
 
     env, params = xminigrid.make("MiniGrid-Empty-5x5")
-    env, actions = GymAutoResetWrapper(env), jax.numpy.zeros(num_envs, int)
+    env, actions = GymAutoResetWrapper(env), _choices(num_envs, env.num_actions(params))
     state = jax.jit(jax.vmap(lambda key: env.reset(params, key)))(_keys(num_envs))
-    yield from _jax_steps(lambda state, _: jax.vmap(lambda s, a: env.step(params, s, a))(state, actions), state)
+    step_rows = jax.vmap(lambda state, action: env.step(params, state, action))
+    yield from _jax_steps(lambda state, actions, _: step_rows(state, actions), state, actions)
 
 
 def _jaxmarl(num_envs: int) -> RunFactory:
@@ -291,15 +305,15 @@ def _jaxmarl(num_envs: int) -> RunFactory:
     from jaxmarl import make
 
     env = make("MPE_simple_spread_v3")
-    actions = {agent: jax.numpy.zeros(num_envs, int) for agent in env.agents}
+    actions = {agent: _choices(num_envs, env.action_spaces[agent].n) for agent in env.agents}
     _, state = jax.jit(jax.vmap(env.reset))(_keys(num_envs))
 
-    def step(state: Any, key: Any) -> Any:
+    def step(state: Any, actions: Any, key: Any) -> Any:
         """Resets rows that are done; observations and rewards are parts of the state, so that they are computed."""
         return jax.vmap(env.step)(jax.random.split(key, num_envs), state[1], actions)[:3]
 
     obs, rewards = ({agent: jax.numpy.zeros(num_envs) for agent in env.agents} for _ in range(2))
-    yield from _jax_steps(step, (obs, state, rewards))
+    yield from _jax_steps(step, (obs, state, rewards), actions)
 
 
 def _envpool(num_envs: int) -> RunFactory:
@@ -307,7 +321,7 @@ def _envpool(num_envs: int) -> RunFactory:
 
     env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, num_threads=2)
     env.reset()
-    actions = np.zeros(num_envs, np.int64)
+    actions = _choices(num_envs, 2)
 
     def run(units: int) -> None:
         for _ in range(units):
