@@ -7,6 +7,7 @@ import torch
 
 from vecrl.envs import LBForagingEnv, LBForagingWrapper, check_env_specs
 from vecrl.envs.libs.agent_libraries import RwareEnv
+from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.gymnasium.libraries import env_fn, names
 from vecrl.vector import VectorEnv, make_vector_env
 
@@ -130,3 +131,19 @@ def test_resets_on_threads():
         for seed in range(10):
             expected, found = (env.reset(seed=seed)[0] for env in (here, threads))
             assert all(np.array_equal(expected[agent], found[agent]) for agent in AGENTS)
+
+
+def test_wrong_calls_of_foraging():
+    name = "Foraging-8x8-2p-1f-v3"
+    with pytest.raises(ValueError, match="Expected return_state=False"):
+        LBForagingEnv(name, return_state=True)
+    env = LBForagingEnv(name, max_episode_steps=1)
+    with pytest.raises(PendingError, match="there was no reset"):
+        env.step(env.full_action_spec.zero())
+    root = env.rand_action(env.reset())
+    with pytest.raises(SpaceError, match=r"Expected an action in Discrete\(6\) of agent_0, got 99"):
+        env.step(root.clone().set(("agents", "action"), torch.full((2,), 99)))
+    ended = env.step(root)["next"]
+    with pytest.raises(PendingError, match="the episode has ended"):
+        env.step(env.rand_action(ended))
+    assert env.field.shape == (8, 8)

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from ..engine.space_layout import AnySpace
+from ..errors import PendingError, SpaceError
 from ..gym_interface import Env
 from .agents import AgentsEnv, ByAgent
 
@@ -57,8 +58,20 @@ class Team:
         return self._by_agent(obs), {}
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
-        """Steps all agents, for which an episode ends at the same time."""
+        """Steps all agents, for which an episode ends at the same time.
+
+        Raises:
+            PendingError: there was no reset, or the episode has ended.
+            SpaceError: an action is none of its agent's space.
+        """
+        if not self.agents:
+            raise PendingError("Expected a running episode, got none. Call reset first.")
         joint = [np.asarray(actions[agent]) for agent in self.possible_agents]
+        for agent, action in zip(self.possible_agents, joint, strict=True):
+            if not self.action_space(agent).contains(action if action.ndim else action.item()):
+                raise SpaceError(
+                    f"Expected an action in {self.action_space(agent)} of {agent}, got {action.tolist()!r:.80}."
+                )
         obs, rewards, terminated, truncated, _ = self.env.step([part if part.ndim else int(part) for part in joint])
         if terminated or truncated:
             self.agents = ()

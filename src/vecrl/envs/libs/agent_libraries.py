@@ -45,7 +45,7 @@ class PettingZooWrapper(ParallelAgentsEnv):
 
     Raises:
         TypeError: `env` is no environment of PettingZoo.
-        ValueError: the agents act in turns, and `use_mask` is False.
+        ValueError: the agents act in turns, and `use_mask` is False; or `return_state`, and there is no `state`.
 
     >>> from mpe2 import simple_tag_v3  # doctest: +SKIP
     >>> env = PettingZooWrapper(simple_tag_v3.parallel_env())  # doctest: +SKIP
@@ -70,6 +70,8 @@ class PettingZooWrapper(ParallelAgentsEnv):
     ):
         if not hasattr(env, "possible_agents") or not callable(getattr(env, "observation_space", None)):
             raise TypeError(f"Expected an environment of PettingZoo, got {env!r:.80}. PettingZooEnv makes one by name.")
+        if return_state and not callable(getattr(env, "state", None)):
+            raise ValueError(f"Expected return_state=False, got {return_state!r:.80}: {env!r:.80} has no `state`.")
         self.parallel = not pettingzoo.acts_in_turns(env)
         if not self.parallel:
             if not use_mask:
@@ -369,6 +371,9 @@ class LBForagingWrapper(PettingZooWrapper):
         if not hasattr(getattr(env, "unwrapped", None), FORAGING_LIMIT):
             raise TypeError(f"Expected an environment of lbforaging, got {env!r:.80}. LBForagingEnv makes one by name.")
         self._set_up_team(as_agents(env, FORAGING_LIMIT, env.render_mode).agents_env, kwargs)
+
+    def _lookup_attribute(self, name: str) -> Any:
+        return getattr(self._env.env.unwrapped, name)
 
     def _set_up_team(self, team: Any, kwargs: dict[str, Any]) -> None:
         PettingZooWrapper.__init__(self, team, **{"group_map": MarlGroupMapType.ALL_IN_ONE_GROUP, **kwargs})

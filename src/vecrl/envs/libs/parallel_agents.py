@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...errors import SpaceError
+from ...errors import PendingError, SpaceError
 from ...simulators.agents import AgentFlags, ByAgent, ParallelAgents, zeros_in
 from ...simulators.gymnasium.make import read_frame
 from ...specs import Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
@@ -154,6 +154,8 @@ class ParallelAgentsEnv(LibraryEnv):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         active = [name for name, is_active in self._agent_flags.active.items() if is_active]
+        if not active:
+            raise PendingError("Expected an agent that acts, got none: there was no reset, or the episode has ended.")
         actions = self._actions.decode(tensordict, "action", agents=active)
         observations, rewards, terminations, truncations, infos = self._agents.step(actions)
         self._agent_flags.update(terminations, truncations)
