@@ -138,3 +138,23 @@ def test_block_of_the_docs():
     exec(block, defined)
     assert defined["obs"]["actor"].shape == (4, 5)
     defined["env"].close()
+
+
+def test_wrong_arguments():
+    for options, error, message in (
+        ({"batch_size": [0]}, ValueError, "Expected num_envs to be an int of 1 or more, got 0"),
+        ({"device": "meta"}, ValueError, "a CPU or a CUDA device, got 'meta'"),
+        ({"cfg": 3}, TypeError, "a ManagerBasedRlEnvCfg of mjlab, got 3"),
+    ):
+        with pytest.raises(error, match=message):
+            MJLabEnv(TASK, **{"num_envs": None if "batch_size" in options else 2, **options})
+
+
+def test_a_wrapped_environment_keeps_the_configuration_of_the_caller():
+    env = make_env(TASK, 2, device="cpu")
+    config = env.cfg
+    config.auto_reset = True
+    wrapped = MJLabWrapper(env)
+    assert wrapped.rollout(3).shape == (2, 3)
+    assert config.auto_reset
+    assert wrapped.step_dt == env.step_dt

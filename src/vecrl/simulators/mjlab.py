@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from copy import deepcopy
+from copy import copy, deepcopy
 from importlib import import_module
 from io import StringIO
 from typing import Any
@@ -22,6 +22,7 @@ from ..engine.space_layout import Tree
 from ..engine.trees import map_tree
 from ..imports import import_library
 from ..registries import check_name
+from ..validation import parse_count, parse_device
 from .batch_adapter import BatchAdapter, Seeds, space_of_rows
 
 INSTALL_HINT = 'mjlab is not installed: pip install "vecrl[mjlab]" in an environment without other versions of MuJoCo'
@@ -60,15 +61,23 @@ def make_env(
         cfg: its configuration, which is copied; None for that of the task.
         play: use the task's configuration for evaluation.
         render_mode: None or "rgb_array".
+
+    Raises:
+        TypeError: `cfg` is no configuration.
+        ValueError: there is no task of this name, or an argument is out of range.
     """
     check_name("a task of mjlab", name, names())
     config = mjlab_module("mjlab.tasks.registry").load_env_cfg(name, play=play) if cfg is None else cfg
+    if not (hasattr(config, "auto_reset") and hasattr(config, "scene")):
+        raise TypeError(f"Expected cfg to be a ManagerBasedRlEnvCfg of mjlab, got {cfg!r:.80}.")
     config = deepcopy(config)
     config.auto_reset = False
     if num_envs is not None:
-        config.scene.num_envs = num_envs
+        config.scene.num_envs = parse_count("num_envs", num_envs)
     if device is None:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if parse_device(device).type not in ("cpu", "cuda"):
+        raise ValueError(f"Expected a CPU or a CUDA device, got {device!r}.")
     with redirect_stdout(sys.stderr):  # it prints tables
         return mjlab_module("mjlab.envs").ManagerBasedRlEnv(config, device=str(device), render_mode=render_mode)
 
@@ -98,6 +107,7 @@ class MjlabSimulator(BatchAdapter):
         base = getattr(env, "unwrapped", env)
         if not (hasattr(base, "episode_length_buf") and hasattr(base, "single_action_space")):
             raise TypeError(f"Expected a ManagerBasedRlEnv of mjlab, got {env!r:.80}.")
+        base.cfg = copy(base.cfg)  # the caller may make other environments with it
         base.cfg.auto_reset = False
         self.env: Any = base
         self._log: dict[str, list[float]] | None = {} if log else None

@@ -56,6 +56,10 @@ class MJLabWrapper(SimulatorEnv):
         simulator: Any = self._env
         return simulator.pop_log()
 
+    def _lookup_attribute(self, name: str) -> Any:
+        simulator: Any = self._env
+        return getattr(simulator.env, name)
+
     @property
     def lib(self) -> Any:
         """The module `mjlab`."""
