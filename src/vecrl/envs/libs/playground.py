@@ -12,7 +12,7 @@ from torch import Tensor
 from ...engine.simulator import BatchSimulator
 from ...engine.space_layout import Tree
 from ...simulators import playground
-from ...simulators.jax_simulator import JaxSimulator, JaxTask
+from ...simulators.jax_simulator import JaxSimulator, JaxTask, shared_task
 from ...specs import Composite
 from .agent_mapping import AgentParts, MujocoPlaygroundAgentMapping, find_mapping
 from .gym.backends import AvailableEnvs
@@ -153,7 +153,9 @@ class MujocoPlaygroundEnv(MujocoPlaygroundWrapper):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ):
-        task = playground.make_task(env_name, config, config_overrides, episode_length)
+        arguments = {"config": config, "config_overrides": config_overrides, "episode_length": episode_length}
+        given = {name: value for name, value in arguments.items() if value is not None}
+        task = shared_task(playground.make_task, env_name, **given)
         self.env_name = env_name
         self._set_up(task, agent_mapping, batch_size, device, kwargs)
 
