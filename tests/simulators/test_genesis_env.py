@@ -1,5 +1,8 @@
 """Scenes of Genesis over TensorDicts, on the real library."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -117,3 +120,45 @@ def test_wrong_scenes(arms):
         GenesisWrapper(arms, from_pixels=True)
     with pytest.raises(SpaceError, match="a scene with joints, got none"):
         GenesisWrapper(make_scene(0, genesis_library().morphs.Sphere(radius=0.1, fixed=True)))
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"x": [1.0]}, r"tensors of shape \(3, \.\.\.\), got \[1\.0\] at 'x'"),
+        (torch.zeros(2), r"tensors of shape \(3, \.\.\.\), got \(2,\) at 'observation'"),
+        ({"done": torch.zeros(3)}, r"other keys of observations than \['done'\]"),
+    ],
+)
+def test_wrong_observations_of_a_subclass(arms, obs, message):
+    task = type("Task", (GenesisWrapper,), {"_make_obs": lambda self: obs})
+    with pytest.raises(SpaceError, match=message):
+        task(arms)
+
+
+def test_keys_of_observations_do_not_change(arms):
+    class Growing(GenesisWrapper):
+        def _make_obs(self):
+            return {f"step_{int(self._current_step[0])}": torch.zeros(3)}
+
+    with pytest.raises(SpaceError, match=r"the keys \['step_0'\] of observations, as in the first reset"):
+        Growing(arms).rollout(2)
+
+
+def test_wrong_batch_sizes():
+    for size in ([-1], ["a"], [0], [2, 3]):
+        with pytest.raises(SpaceError, match="batch"):
+            GenesisEnv("franka_reach", batch_size=size)
+    with pytest.raises(TypeError, match=r"Expected batch_size=\[2\], got num_envs"):
+        GenesisEnv("franka_reach", num_envs=2)
+
+
+def test_blocks_of_the_docs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "simulators.md").read_text()
+    blocks = re.findall(r"```python {\.genesis}\n(.*?)```", page, re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "simulators.md, Genesis", "exec"), {"__name__": "block"})
+    printed = capsys.readouterr().out.split("\n")
+    for result in re.findall(r"print\(.*\)  # (.*)", "\n".join(blocks)):
+        assert result in printed
+    assert len(blocks) == 2

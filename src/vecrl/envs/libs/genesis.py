@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ...errors import SpaceError
 from ...imports import import_library
 from ...simulators.genesis import INSTALL_HINT, genesis_library
 from ...specs import Categorical, Composite, Unbounded
+from ...specs.shape_ops import concrete_size
 from ...validation import parse_count, parse_device
 from ..check_specs import wrong_action
 from ..entries.keys import FLAGS
@@ -59,6 +60,7 @@ class GenesisWrapper(LibraryEnv):
     libname = "genesis"
     git_url = "https://github.com/Genesis-Embodied-AI/Genesis"
     available_envs: Any = AvailableEnvs(lambda: dict.fromkeys(_BOXES))
+    _obs_keys: Collection[str] | None = None  # after the first observations
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class GenesisWrapper(LibraryEnv):
         from_pixels: bool = False,
         pixels_key: str = "pixels",
         device: Device = None,
-        batch_size: Sequence[int] | None = None,
+        batch_size: Sequence[int] | int | None = None,
         allow_done_after_reset: bool = False,
     ):
         if not (hasattr(scene, "is_built") and hasattr(scene, "entities")):
@@ -76,8 +78,8 @@ class GenesisWrapper(LibraryEnv):
         if not scene.is_built:
             raise SpaceError("Expected a scene that is built, got another one. Call scene.build().")
         shape = torch.Size([scene.n_envs] if scene.n_envs else [])
-        if batch_size is not None and torch.Size(batch_size) != shape:
-            raise SpaceError(f"Expected the batch size {tuple(shape)} of the scene, got {tuple(batch_size)}.")
+        if batch_size is not None and (size := concrete_size("batch_size", batch_size)) != shape:
+            raise SpaceError(f"Expected the batch size {tuple(shape)} of the scene, got {tuple(size)}.")
         used_device = import_library("genesis", INSTALL_HINT).device if device is None else parse_device(device)
         self._lib = genesis_library(used_device)
         super().__init__(device=used_device, batch_size=shape, allow_done_after_reset=allow_done_after_reset)
@@ -92,6 +94,9 @@ class GenesisWrapper(LibraryEnv):
         shape, device = self.batch_size, self.device
         self._scene.reset()
         entries = self._read_obs()
+        if taken := sorted(_RESERVED & entries.keys()):
+            raise SpaceError(f"Expected other keys of observations than {taken}, which are those of other entries.")
+        self._obs_keys = entries.keys()
         self.observation_spec = Composite(
             {key: Unbounded(value.shape, device, value.dtype) for key, value in entries.items()}, shape=shape
         )
@@ -140,6 +145,14 @@ class GenesisWrapper(LibraryEnv):
         entries = dict(obs) if isinstance(obs, Mapping) else {"observation": obs}
         if self.from_pixels:
             entries[self.pixels_key] = self._render_pixels()
+        keys = self._obs_keys
+        if keys is not None and entries.keys() != keys:
+            raise SpaceError(f"Expected the keys {[*keys]} of observations, as in the first reset, got {[*entries]}.")
+        for key, value in entries.items():
+            if not isinstance(value, Tensor) or value.shape[: self.batch_dims] != self.batch_size:
+                got = tuple(value.shape) if isinstance(value, Tensor) else repr(value)[:80]
+                rows = ", ".join([*map(str, self.batch_size), "..."])
+                raise SpaceError(f"Expected _make_obs to return tensors of shape ({rows}), got {got} at {key!r}.")
         return {key: value.to(self.device, copy=True) for key, value in entries.items()}
 
     def _render_pixels(self) -> Tensor:
@@ -215,6 +228,7 @@ class GenesisWrapper(LibraryEnv):
         return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
+_RESERVED = frozenset(("action", "next", "reward", "_reset", "_step", *FLAGS))
 _BOXES = {"franka_reach": None, "franka_grab": (0.5, 0.0, 0.05)}
 """The environments of `GenesisEnv`, and the position of the box beside the robot, if there is one."""
 
@@ -252,7 +266,7 @@ class GenesisEnv(GenesisWrapper):
         pixels_key: str = "pixels",
         pixels_res: tuple[int, int] = (320, 320),
         device: Device = None,
-        batch_size: Sequence[int] | None = None,
+        batch_size: Sequence[int] | int | None = None,
         allow_done_after_reset: bool = False,
         **scene_kwargs: Any,
     ):
@@ -263,9 +277,11 @@ class GenesisEnv(GenesisWrapper):
                 f"Expected num_workers to be None or 1, got {num_workers!r:.80}. Use ParallelEnv({num_workers}, "
                 f"lambda: GenesisEnv({env_name!r}))."
             )
-        shape = torch.Size(batch_size or [])
-        if len(shape) > 1:
-            raise SpaceError(f"Expected a batch size of at most one dimension, got {tuple(shape)}.")
+        if "num_envs" in scene_kwargs:
+            raise TypeError(f"Expected batch_size=[{scene_kwargs['num_envs']}], got num_envs.")
+        shape = torch.Size([]) if batch_size is None else concrete_size("batch_size", batch_size)
+        if len(shape) > 1 or 0 in shape:
+            raise SpaceError(f"Expected the batch size () or (n,) with n of 1 or more, got {tuple(shape)}.")
         scene_device = torch.get_default_device() if device is None else parse_device(device)
         gs = genesis_library(scene_device)
         scene = gs.Scene(**{"show_viewer": False, **scene_kwargs})
