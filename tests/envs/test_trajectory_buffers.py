@@ -45,6 +45,15 @@ def test_trajectory_equals_stacked_steps(
         assert rollout[key].is_contiguous()
 
 
+@pytest.mark.parametrize("changed", [1, 2, 3])
+def test_tensors_and_objects_at_one_key_raise(changed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_buffers, "_STACKED_STEPS", 2)
+    values = [torch.zeros(2)] * changed + [NonTensorData("text")] * (4 - changed)
+    for mixed in (values, values[::-1]):
+        with pytest.raises(SpaceError, match="Expected tensors in all steps at 'x', or in none, got both"):
+            _recorded([TensorDict({"x": value}) for value in mixed], 4, True, 0)
+
+
 def test_objects_are_stacked_too() -> None:
     steps = [TensorDict({"text": NonTensorData(f"at {i}"), "x": torch.zeros(())}) for i in range(3)]
     assert _recorded(steps, 3, True, 0)["text"] == ["at 0", "at 1", "at 2"]

@@ -392,23 +392,29 @@ class _NestedColumns:
             blocks.append(self._stacked(name, column, dim))
         if len(blocks) == 1:
             return blocks[0]
-        self._check_shapes(name, [block.select(dim, 0) for block in blocks])
+        self._check_equal(name, [block.select(dim, 0) if isinstance(block, Tensor) else block for block in blocks])
         return torch.cat(blocks, dim)
 
     def _stacked(self, name: str, values: list[Any], dim: int) -> Any:
         stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
         try:
             return stack(values, dim)
-        except RuntimeError:
-            self._check_shapes(name, values)
+        except (AttributeError, RuntimeError):
+            self._check_equal(name, values)
             raise
 
-    def _check_shapes(self, name: str, values: list[Any]) -> None:
+    def _check_equal(self, name: str, values: list[Any]) -> None:
+        """Checks that values are tensors, or that none is, and that their shapes are equal."""
+        path = ".".join((*self._path, name))
+        if len({isinstance(value, Tensor) for value in values}) > 1:
+            raise SpaceError(
+                f"Expected tensors in all steps at {path!r}, or in none, got both. Use return_contiguous=False."
+            )
         shapes = list(dict.fromkeys(tuple(value.shape) for value in values))
         if len(shapes) > 1:
             raise SpaceError(
-                f"Expected equal shapes in all steps at {'.'.join((*self._path, name))!r}, got {shapes[0]} and "
-                f"{shapes[1]}. Use return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
+                f"Expected equal shapes in all steps at {path!r}, got {shapes[0]} and {shapes[1]}. Use "
+                "return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
             )
 
     def paths(self) -> Iterator[Path]:
