@@ -133,6 +133,14 @@ def test_resets_on_threads():
             assert all(np.array_equal(expected[agent], found[agent]) for agent in AGENTS)
 
 
+def test_wrapped_foraging_keeps_the_time_limit_of_its_maker():
+    env = LBForagingWrapper(gymnasium.make("Foraging-8x8-2p-1f-v3", max_episode_steps=3))
+    env.set_seed(0)
+    stay = env.full_action_spec.zero()
+    rollout = env.rollout(9, lambda td: td.update(stay))
+    assert rollout["next", "truncated"].flatten().tolist() == [False, False, True]
+
+
 def test_wrong_calls_of_foraging():
     name = "Foraging-8x8-2p-1f-v3"
     with pytest.raises(ValueError, match="Expected return_state=False"):

@@ -117,6 +117,9 @@ def as_agents(env: Any, limit: str, render_mode: str | None = None, max_episode_
     """Returns a team that is made already with gymnasium's interface; see `make_agents`."""
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"Expected render_mode to be None or 'rgb_array', got {render_mode!r}.")
-    steps = getattr(env.unwrapped, limit) if max_episode_steps is None else max_episode_steps
+    steps = max_episode_steps
+    if steps is None:  # the smaller one of the library's limit and that of `gymnasium.make`
+        own, made = getattr(env.unwrapped, limit), env.spec and env.spec.max_episode_steps
+        steps = min(own, made) if own and made else own or made
     setattr(env.unwrapped, limit, sys.maxsize)
     return AgentsEnv(Team(gymnasium.wrappers.TimeLimit(env.unwrapped, steps) if steps else env, render_mode))
